@@ -307,6 +307,9 @@ METRICS: Final = {
         "kiel_claims_lost": MetricMeaning(
             "counter", "claims", "Connectors and tasks whose claim another worker or an operator has removed."
         ),
+        "kiel_clean_ups_denied": MetricMeaning(
+            "counter", "times", "Clean-ups after deleted connectors that an ACL of ZooKeeper does not allow."
+        ),
         "kiel_source_offsets_unstored": MetricMeaning(
             "counter", "offsets", "Source offsets that a task could not store at its end. Their records are repeated."
         ),

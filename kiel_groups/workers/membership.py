@@ -20,7 +20,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -44,6 +44,7 @@ from kiel_groups.wire.group_requests import GroupProtocol
 from kiel_groups.wording import counted
 from kiel_groups.workers.allocation import WORK_ALLOCATORS, WorkAllocation, WorkAllocator, work_allocator
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work, WorkerAssignment
+from kiel_groups.zookeeper.rights import LoggedRefusals
 from kiel_groups.zookeeper.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -59,12 +60,14 @@ class WorkerContext:
         url: The URL of the worker's REST interface.
         metrics: The worker's metrics registry.
         runtime: Clocks and randomness.
+        refusals: The missing rights and refused credentials that were logged.
     """
 
     group: str
     url: str
     metrics: Metrics
     runtime: Runtime
+    refusals: LoggedRefusals = field(default_factory=LoggedRefusals)
 
     @property
     def address(self) -> str:
@@ -154,6 +157,7 @@ class ConfigReads:
         self._metrics = context.metrics
         self._runtime = context.runtime
         self._source = source
+        self._refusals = context.refusals
         #: The newest snapshot; None before the first successful read.
         self.newest: ConfigSnapshot | None = None
         self._is_failing = False
@@ -179,7 +183,8 @@ class ConfigReads:
         except (KielGroupsError, TimeoutError) as error:
             self._metrics.count("config_reads_failed")
             why = str(error) or f"no answer within {_READ_LIMIT_S:g} s"
-            level = logging.DEBUG if self._is_failing else logging.WARNING
+            is_known = self._is_failing or not self._refusals.is_news(error)
+            level = logging.DEBUG if is_known else logging.WARNING
             log.log(level, "group %s: the configuration could not be read: %s", self._group, why)
             self._is_failing = True
             return False

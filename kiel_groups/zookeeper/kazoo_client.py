@@ -352,17 +352,18 @@ class InterruptibleClient(SecuredClient):
             raise CredentialsError(str(error)) from error
         return super().start_async()
 
-    def follow_acls(self) -> None:
+    def changed_acls(self) -> ZooKeeperSecurity | None:
         """
-        Read the settings again, and use their ACLs for later znodes. This method may block.
+        Read the settings again, and return them if their ACLs may replace those of ``security``. This method may block.
 
-        If the settings have other credentials than this client, the ACLs may be for these, so nothing changes. Neither
-        does it if the file has a mistake. The next client then reports the mistake.
+        If the settings have other credentials than this client, the ACLs may be for these, so the result is None. So it
+        is if the file has a mistake. The next client then reports the mistake.
         """
         with suppress(ConfigError):
             security = self._read_security()
-            if security.identities == self.security.identities:
-                self.security = security
+            if security.identities == self.security.identities and security.acls != self.security.acls:
+                return security
+        return None
 
     def _call(self, request: Any, answer: Any) -> bool | None:
         if self._state in _REFUSING:

@@ -25,9 +25,12 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.protocol.states import ZnodeStat
+from kazoo.security import ACL
 
 from kiel_groups.errors import CredentialsError, SessionLostError
+from kiel_groups.group.znodes.layout import ROOT
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Delete, Done, Failure, Operation, Put, Refused
+from kiel_groups.zookeeper.rights import missing_znode
 
 #: The end of a log line about a server that reports that the session has moved.
 MOVED = "reported that the session has moved to another server"
@@ -44,15 +47,21 @@ _FAILURES: tuple[tuple[type[KazooException], Failure], ...] = (
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 
 
-def transaction_of(client: KazooClient, operations: Iterable[Operation]) -> TransactionRequest:
-    """Build kazoo's transaction from operations, without sending it."""
+def transaction_of(
+    client: KazooClient, operations: Iterable[Operation], acl: list[ACL] | None = None
+) -> TransactionRequest:
+    """
+    Build kazoo's transaction from operations, without sending it.
+
+    ``acl`` is the ACL of created znodes; by default, that of the client's settings.
+    """
     transaction = client.transaction()
     for operation in operations:
         match operation:
             case Check(path, version):
                 transaction.check(path, version)
             case Create(path, data, ephemeral, is_sequence):
-                transaction.create(path, data, ephemeral=ephemeral, sequence=is_sequence)
+                transaction.create(path, data, acl, ephemeral=ephemeral, sequence=is_sequence)
             case Put(path, data, version):
                 transaction.set_data(path, data, version)
             case Delete(path, version):
@@ -75,6 +84,25 @@ def first_error(results: Sequence[Any]) -> tuple[int, Exception] | None:
     """Return the index and the error of the operation that made a transaction fail, or None if it was executed."""
     errors = [(index, result) for index, result in enumerate(results) if isinstance(result, Exception)]
     return next((each for each in errors if not isinstance(each[1], _BYSTANDERS)), errors[0] if errors else None)
+
+
+def acl_tries(client: KazooClient, acls: Iterable[list[ACL]], unique_name: Callable[[], str]) -> list[Request]:
+    """
+    Return a request for each ACL: a transaction that never writes anything, because ZooKeeper always refuses it.
+
+    ``refuses_acl`` says of the answer whether ZooKeeper does not accept the ACL.
+    """
+    requests = []
+    for acl in acls:
+        name = unique_name()
+        requests.append(transaction_of(client, [Create(f"{ROOT}/{name}"), missing_znode(name)], acl).commit_async)
+    return requests
+
+
+def refuses_acl(results: Sequence[Any]) -> bool:
+    """Return whether a transaction was refused because ZooKeeper does not accept the ACL of a new znode."""
+    answer = answer_of(results)
+    return isinstance(answer, Refused) and answer.failure is Failure.INVALID_ACL
 
 
 def answer_of(results: Sequence[Any]) -> Answer:

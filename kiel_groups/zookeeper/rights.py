@@ -8,7 +8,7 @@ from typing import Any
 from kazoo.exceptions import NoAuthError
 from kazoo.protocol.serialization import Transaction
 
-from kiel_groups.errors import AuthorizationError
+from kiel_groups.errors import AuthorizationError, CredentialsError
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT
 from kiel_groups.group.znodes.transactions import Check, Create, Delete, Operation, Put
 from kiel_groups.wording import own_command
@@ -48,6 +48,30 @@ def denied(right: str, path: str) -> AuthorizationError:
     )
 
 
+class LoggedRefusals:
+    """
+    The missing rights, and the refused credentials and ACLs, that the parts of a process have logged.
+
+    A worker has two sessions, and several parts that use them. They share this object, so that a right that several of
+    them lack is one log line.
+    """
+
+    def __init__(self) -> None:
+        self._texts: set[str] = set()
+
+    def is_news(self, error: BaseException) -> bool:
+        """Return whether to log an error: False only for such a refusal that was logged since the last ``clear``."""
+        if not isinstance(error, (AuthorizationError, CredentialsError)):
+            return True
+        is_news = str(error) not in self._texts
+        self._texts.add(str(error))
+        return is_news
+
+    def clear(self) -> None:
+        """Forget all, because a session has joined the group."""
+        self._texts.clear()
+
+
 def name_denied(request: Any, unprefixed: Callable[[str], str], answer: Any) -> None:
     """
     Replace the texts of the NoAuthErrors in kazoo's answer by texts that name the znode and the right.
@@ -65,6 +89,15 @@ def name_denied(request: Any, unprefixed: Callable[[str], str], answer: Any) -> 
             error.args = (str(denied(*right_of(each, unprefixed(each.path)))),)
 
 
+def missing_znode(name: str) -> Check:
+    """
+    Return an operation that ZooKeeper always refuses, so that its transaction writes nothing.
+
+    No znode has the name, except that the transaction may create one.
+    """
+    return Check(f"{ROOT}/{name}/{name}")
+
+
 def tries(error: AuthorizationError, name: str) -> tuple[Operation, ...]:
     """
     Return a transaction that ZooKeeper refuses for the same reason as ``error`` if the right is still missing.
@@ -75,7 +108,7 @@ def tries(error: AuthorizationError, name: str) -> tuple[Operation, ...]:
         error: The error.
         name: A name that no znode has.
     """
-    child, missing = f"{error.path}/{name}", Check(f"{ROOT}/{name}")
+    child, missing = f"{error.path}/{name}", missing_znode(name)
     match error.right:
         case "create":
             return Create(child), missing

@@ -137,6 +137,12 @@ class ZooKeeperSecurity(ServerSecurity):
             *([Id("x509", "")] if self.tls_certificate else []),
         ]
 
+    @property
+    def acls(self) -> dict[str, list[ACL]]:
+        """The ACLs of the znodes that this client creates, by their keys in the file. Without ACLs, it is empty."""
+        paths = {"acl": f"{ROOT}/g", "acl-consumers": f"{CONSUMERS}/g", "acl-offsets": f"{CONSUMERS}/g/offsets"}
+        return {key: acl for key, path in paths.items() if (acl := self.acl_of(path)) is not None}
+
     def acl_of(self, path: str) -> list[ACL] | None:
         """
         Return the ACL for a znode that this client creates, or None for an open one.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, NoAuthError, NoNodeError, OperationTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from kazoo.security import ACL
 
 from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.errors import (
@@ -32,7 +33,9 @@ from kiel_groups.zookeeper.pending_requests import (
     ACL_REFUSED,
     MOVED,
     PendingRequests,
+    acl_tries,
     answer_of,
+    refuses_acl,
     reports_move,
     transaction_of,
 )
@@ -272,6 +275,8 @@ class Session:
         self._read_slots = asyncio.Semaphore(MOST_READS)
         self._read_turn = asyncio.Lock()
         self._connected = asyncio.Event()
+        #: The ACLs of the file that ZooKeeper has not accepted at the last try.
+        self._refused_acls: dict[str, list[ACL]] = {}
         #: Replaced and never changed, because kazoo's thread reads it.
         self._connect_listeners: tuple[Callable[[], None], ...] = ()
         self._watchers: dict[Watcher, Callable[[WatchedEvent], None]] = {}
@@ -544,9 +549,26 @@ class Session:
         return await self._read_many(self.client.get_children_async, paths, None)
 
     async def follow_acls(self) -> None:
-        """Read the file with the credentials again, if there is one, and use its ACLs for later znodes."""
-        if self._config.security is not None:
-            await self._runtime.in_thread(self.client.follow_acls, "security")
+        """
+        Read the file with the credentials again, if there is one, and use its ACLs for later znodes.
+
+        If ZooKeeper does not accept them, log that once, and keep the former ACLs. The error is SessionLostError.
+        """
+        if self._config.security is None:
+            return
+        found = await self._runtime.in_thread(self.client.changed_acls, "security")
+        acls = {} if found is None else found.acls
+        requests = acl_tries(self.client, acls.values(), self._runtime.unique_name)
+        answers = await self._requests.answers(self._requests.send(requests)) if requests else []
+        if any(isinstance(each, Exception) for each in answers):
+            return  # The connection broke. The next call tries again.
+        refused = ", ".join(key for key, results in zip(acls, answers, strict=True) if refuses_acl(results))
+        if found and not refused:
+            self.client.security = found
+        elif refused and acls != self._refused_acls:
+            where = f"ZooKeeper at {self._config.hosts}", refused, self._config.security
+            log.error("%s refuses %s of %s, so new znodes get the former ACLs: %s", *where, ACL_REFUSED)
+        self._refused_acls = acls
 
     def transact(self, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
         """

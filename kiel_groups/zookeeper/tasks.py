@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +18,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import MemberId
+from kiel_groups.zookeeper.rights import LoggedRefusals
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session
 
@@ -200,12 +201,14 @@ class ProcessContext:
         zookeeper: How to connect to ZooKeeper.
         metrics: Receives the counters and gauges.
         runtime: Clocks, randomness, threads, and the ZooKeeper client.
+        refusals: The missing rights and refused credentials that were logged.
     """
 
     config: GroupConfig
     zookeeper: ZooKeeperConfig
     metrics: Metrics
     runtime: Runtime
+    refusals: LoggedRefusals = field(default_factory=LoggedRefusals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,18 @@ from kiel_groups.zookeeper.rights import right_of
 from kiel_groups.zookeeper.tasks import AUDIT_JITTER
 from tests.helpers.waiting import within
 
-__all__ = ["ADMIN", "ROLE", "DeniedRights", "Need", "Role", "acl_without", "needs_of", "persistent", "security_file"]
+__all__ = [
+    "ADMIN",
+    "RIGHTS",
+    "ROLE",
+    "DeniedRights",
+    "Need",
+    "Role",
+    "acl_without",
+    "needs_of",
+    "persistent",
+    "security_file",
+]
 
 #: The users. Each has its name as its password.
 ROLE, ADMIN = "role", "admin"
@@ -131,7 +142,6 @@ class DeniedRights:
         new_role: Creates a role in a group that has this name.
         unique: Returns the unique name of a group.
         caplog: Has the warnings and the errors of all roles.
-        most_lines: How many lines about the missing right each role may log.
     """
 
     def __init__(
@@ -140,14 +150,11 @@ class DeniedRights:
         new_role: Callable[[str], Role],
         unique: Callable[[str], str],
         caplog: pytest.LogCaptureFixture,
-        *,
-        most_lines: int = 1,
     ) -> None:
         self._admin = admin
         self._new_role = new_role
         self._unique = unique
         self._caplog = caplog
-        self._most_lines = most_lines
         #: Called after the rights were taken away, and before all roles act.
         self.before_acting: Callable[[], Awaitable[object]] | None = None
         #: The znodes, with ``*`` in place of the group's name, and what the role needs while it works, and to leave.
@@ -224,7 +231,7 @@ class DeniedRights:
         # A refusal is ZooKeeper's, so the need is there, even if the control group, at another pace, did not have it.
         if need in needs and not refusals:
             yield f"{need} is needed: {self._said(role)}"
-        if len(refusals) > self._most_lines:
+        if len(refusals) > 1:
             yield f"{need}: {len(refusals)} lines: {refusals}"
         if refusals and not (path in refusals[0] and f"denies this client the right to {need.right}" in refusals[0]):
             yield f"{need}: another line: {refusals[0]}"

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from kazoo.exceptions import NoAuthError
-from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl_credential
 
 from kiel_groups.allocators import round_robin
 from kiel_groups.clients import GroupedConsumer
@@ -139,12 +139,13 @@ async def test_a_member_and_a_command_need_the_credentials(
 
 
 async def test_a_running_group_gets_acls_step_by_step(
-    cluster: Cluster, unique: Callable[[str], str], tmp_path: Path
+    cluster: Cluster, unique: Callable[[str], str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
     First all members get credentials, then the file asks for ACLs, then a command sets those of older znodes. No
-    partition is lost. At the end, only the creator can change the group's znodes, or read those of this package.
-    Everyone can read those of Kafka. The parents that all groups share stay open.
+    partition is lost. An ACL that ZooKeeper does not accept is not used. At the end, only the creator can change the
+    group's znodes, or read those of this package. Everyone can read those of Kafka. The parents that all groups share
+    stay open.
     """
     topic, group = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
@@ -153,7 +154,22 @@ async def test_a_running_group_gets_acls_step_by_step(
     file = written(tmp_path / "digest.toml", *credentials)
     first = await Member(cluster, group, [topic], security=file).start()
     await eventually(lambda: len(first.records) == RECORDS, "all records are delivered")
-    written(file, *credentials, 'acl = "creator-all"')
+    session = first.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
+    # ZooKeeper knows no address of this form.
+    written(file, *credentials, 'acl = ["creator-all", "ip:nowhere:r"]')
+    with zookeeper(cluster) as client:
+        before = client.get_children("/kiel-groups")
+        for _ in range(2):
+            await session.follow_acls()
+        assert not session.client.security.acl
+        written(file, *credentials, 'acl = "creator-all"')
+        await session.follow_acls()
+        assert session.client.security.acl == tuple(CREATOR_ALL_ACL)
+        assert client.get_children("/kiel-groups") == before
+    refused = (
+        f"refuses acl, acl-consumers, acl-offsets of {file}, so new znodes get the former ACLs: it does not accept"
+    )
+    assert caplog.text.count(refused) == 1
     second = await Member(cluster, group, [topic], security=file).start()
     await first.stop()
     place = ("--zookeeper", cluster.zk_hosts, "--security", str(file))

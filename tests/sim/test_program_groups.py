@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import Any
 
 import pytest
 
-from kiel_groups.errors import GroupConfigError
+from kiel_groups.errors import CredentialsError, GroupConfigError
 from kiel_groups.group.znodes.contents import DONE, GroupSettings, MemberInfo
 from kiel_groups.group.znodes.round_contents import RoundMember, RoundState
+from kiel_groups.group.znodes.transactions import Answer, Create, Operation
 from kiel_groups.members.brokers.hooks import JoinedGroup
+from kiel_groups.zookeeper.session import Session
 from tests.sim.programs.program_process import COMMON, STRANGE, Program
 from tests.sim.programs.program_scenario import FAULTS, make_program_scenario
 from tests.sim.programs.program_world import ProgramWorld, programs_at_rest
@@ -341,6 +345,32 @@ def test_a_deleted_assignment_is_not_missed_before_the_next_round(world: Program
 
 
 # ZooKeeper
+
+
+def test_a_round_whose_acl_is_refused_is_a_line_without_a_traceback(
+    world: ProgramWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ZooKeeper does not accept the ACL of new znodes: a leader leaves, as without a right, and joins again later."""
+    transact, state = Session.transact, world.layout.group_state
+
+    def refused(session: Session, operations: Iterable[Operation]) -> Coroutine[Any, Any, Answer]:
+        for each in (listed := list(operations)):
+            if isinstance(each, Create):
+                parent = each.path.rpartition("/")[0]
+                raise CredentialsError(f"ZooKeeper refused to create a znode in {parent}: it does not accept the ACL")
+        return transact(session, listed)
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        patched.setattr(Session, "transact", refused)
+        for slot in list(world.ensemble.tree.children(state)):
+            world.operator.delete(f"{state}/{slot}")
+        world.operator.delete(state)
+        world.run_for(30.0)
+    lines = [record for record in caplog.records if "does not accept the ACL" in record.getMessage()]
+    # The state of the round, and then the member znode of the next session.
+    assert 1 <= len(lines) <= 2 * len(world.consumers)
+    assert not any(record.exc_info for record in caplog.records)
+    world.settle(30.0)
 
 
 def test_lost_answers_do_not_stop_a_round(world: ProgramWorld) -> None:

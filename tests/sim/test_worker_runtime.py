@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from itertools import pairwise
 
 import pytest
 
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, partition_digest
 from kiel_groups.workers.values import ConnectorId, TaskId
 from tests.sim.worker_group_bench import LAYOUT, WorkerGroupBench
@@ -400,3 +402,54 @@ def test_a_change_during_a_rebalance_is_not_missed(after_ms: int) -> None:
     bench.create("d", limit="100000")
     bench.until_running("c", 2)
     bench.until_running("d", 1)
+
+
+def test_a_clean_up_without_the_right_to_delete_stops_no_work(caplog: pytest.LogCaptureFixture) -> None:
+    """The leader logs once that the status of a deleted connector stays. It deletes it when it has the right."""
+    bench = WorkerGroupBench()
+    first, _ = bench.start("w1", "w2")
+    for name in ("gone", "c"):
+        bench.create(name, limit="100000")
+        bench.until_running(name, 1)
+    bench.ensemble.tree.denied.add(("delete", LAYOUT.statuses))
+    with caplog.at_level(logging.WARNING):
+        first.run(first.requests.delete("gone"))
+        for name in ("d", "e"):
+            bench.create(name)
+            bench.until_running(name, 1)
+            bench.timeline.run_for(2.0)
+    bench.until_delivered("c-0", 50)
+
+    def total(metric: str) -> float:
+        return sum(worker.metrics.total(metric) for worker in bench.workers.values())
+
+    assert (total("sessions_denied"), total("sessions_lost")) == (0, 0)
+    assert total("clean_ups_denied") > 1
+    assert [line for line in caplog.messages if "ZooKeeper refused" in line] == [
+        f"group g: what deleted connectors have left stays: ZooKeeper refused to delete a znode in {LAYOUT.statuses}:"
+        " its ACL denies this client the right to delete; 'kiel-groups acl show g' shows the ACLs of the group"
+    ]
+    assert LAYOUT.status("gone") in bench.ensemble.tree.znodes
+    bench.ensemble.tree.denied.clear()
+    bench.create("f")
+    bench.timeline.run_until(lambda: LAYOUT.status("gone") not in bench.ensemble.tree.znodes, 15.0)
+
+
+def test_a_right_that_both_sessions_of_a_worker_lack_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Its work stops, and runs again when the right is back. The next refusal is another line."""
+    bench = WorkerGroupBench()
+    (worker,) = bench.start("w1")
+    bench.create("c", limit="100000")
+    bench.until_running("c", 1)
+    path = GroupLayout("g").config
+    for times in (1, 2):
+        bench.ensemble.tree.denied.add(("read", path))
+        with caplog.at_level(logging.WARNING):
+            worker.process.call(worker.session._supervisor.current.session.end, "is ended by the test")  # type: ignore[union-attr]
+            worker.process.call(worker.member._coordination._session.session.end, "is ended by the test")  # type: ignore[attr-defined]
+            bench.timeline.run_for(30.0)
+        assert bench.state(TaskId("c", 0)) is None
+        assert caplog.text.count(f"ZooKeeper refused to read {path}") == times
+        bench.ensemble.tree.denied.clear()
+        bench.until_running("c", 1)
+        bench.timeline.run_for(5.0)

@@ -66,7 +66,9 @@ class WorkerProcess:
         runtime = self.process.runtime
         process = process_context(config, zookeeper, metrics=self.metrics, runtime=runtime)
         self.url = f"http://{name}:8083/"
-        context = WorkerContext(group="g", url=self.url, metrics=self.metrics, runtime=runtime)
+        context = WorkerContext(
+            group="g", url=self.url, metrics=self.metrics, runtime=runtime, refusals=process.refusals
+        )
         found, clients = WorkerPlugins(plugins(), runtime), self._clients()
         self.herder = self._new_herder(context, found, clients)
         self.requests = WorkerRequests(self.herder, found, clients)

@@ -80,7 +80,8 @@ class RequestFailures:
         """
         Count a failed request, and log its cause. If the same cause occurs again, log it at growing intervals.
 
-        Before the first join, a coordinator that is not available yet causes no warning during ``CREATION_S``.
+        Before the first join, a coordinator that is not available yet causes no warning during ``CREATION_S``. Nor does
+        an error that the log has already.
         """
         self._metrics.count("group_requests_failed", request=request.value)
         self.last = error
@@ -126,6 +127,8 @@ class RequestFailures:
         self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
 
     def _level(self, error: KielGroupsError) -> int:
+        if getattr(error, "is_logged", False):
+            return logging.DEBUG
         if self._has_joined or getattr(error, "code", None) not in _STARTING:
             return logging.WARNING
         now_s = self._runtime.boot_time_s()

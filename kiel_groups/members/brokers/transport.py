@@ -23,7 +23,16 @@ T = TypeVar("T")
 
 
 class FindError(BrokerError):
-    """No broker has named the coordinator. ``code`` is the error code of a broker, or None if no broker answered."""
+    """
+    No broker has named the coordinator, or no session could be opened.
+
+    ``code`` is the error code of a broker, or None if no broker answered. ``is_logged`` says whether the log has the
+    reason already.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None, is_logged: bool = False) -> None:
+        super().__init__(message, code=code)
+        self.is_logged = is_logged
 
 
 class BeatAnswer(NamedTuple):

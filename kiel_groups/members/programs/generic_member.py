@@ -26,6 +26,7 @@ from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.members.programs.checked_hooks import CheckedHooks, MessageSizes, ZnodeSizes
 from kiel_groups.members.programs.zookeeper_coordinator import ZooKeeperCoordinator
 from kiel_groups.metrics import KAFKA_GROUP, MEMBER_METRICS, Metrics
+from kiel_groups.zookeeper.rights import LoggedRefusals
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, ProcessContext
 
@@ -173,6 +174,8 @@ class GenericMember:
         else:
             raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
         self._runtime = Runtime()
+        #: The missing rights and refused credentials that were logged. A worker shares them with its other session.
+        self.refusals = LoggedRefusals()
         self._cluster: ClusterMetadata | None = None
         self._member: CoordinatedMember | None = None
         self._is_closed = False
@@ -200,7 +203,7 @@ class GenericMember:
 
     async def _new_member(self) -> CoordinatedMember:
         if self._zookeeper is not None:
-            process = ProcessContext(self._config, self._zookeeper, self.metrics, self._runtime)
+            process = ProcessContext(self._config, self._zookeeper, self.metrics, self._runtime, self.refusals)
             return member_on_zookeeper(process, self._hooks, self._rebalance_timeout_ms, self._on_failure)
         assert self._brokers is not None
         assert self._timing is not None

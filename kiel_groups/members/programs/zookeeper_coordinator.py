@@ -166,7 +166,8 @@ class ZooKeeperCoordinator:
             except KielGroupsError as error:
                 # A first join raises the errors that only a user can fix, too.
                 if not is_fatal(error) and not (is_first and isinstance(error, (AuthorizationError, CredentialsError))):
-                    raise FindError(str(error)) from error
+                    is_logged = not self._process.refusals.is_news(error)
+                    raise FindError(str(error), is_logged=is_logged) from error
                 self._refusal = error
                 raise FindError(str(error), code=CoordinatorCode.INVALID_GROUP) from error
             self._number += 1
@@ -179,7 +180,7 @@ class ZooKeeperCoordinator:
         error = await asyncio.shield(session.over)
         why = "its ZooKeeper session is over"
         self._denied = error if isinstance(error, AuthorizationError) else None
-        if self._denied is None:  # The session has logged a missing right.
+        if not isinstance(error, (AuthorizationError, CredentialsError)):  # The session has logged these.
             why = f"{why}: {error or session.session.ended}"
         target = self._target
         if target is not None and target.coordinator == number:

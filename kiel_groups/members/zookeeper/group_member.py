@@ -210,12 +210,14 @@ class GroupMember:
     async def resubscribe(self) -> None:
         """
         Register a changed subscription. If the session is lost, the next session registers the subscription in its
-        join.
+        join, and does not wait for a right that the last session lacked: it may not need that any more.
 
         Raises:
             AuthorizationError: ZooKeeper refused the registration because of an ACL, and the session has ended.
         """
-        if self._member_session is not None and not self._member_session.ended:
+        if self._member_session is None or self._member_session.ended:
+            self._supervisor.forget_denied()
+        else:
             try:
                 await self._member_session.role.resubscribe()
             except SessionLostError:

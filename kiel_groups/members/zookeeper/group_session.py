@@ -270,6 +270,7 @@ class GroupSession(Generic[RoleT]):
         self._tasks.start(self._check_regularly(context))
         self._step = "what follows the registration"
         await role.joined()
+        process.refusals.clear()
 
     def _new_context(self) -> SessionContext:
         """Return the context of the open session, whose id is part of the member id."""
@@ -399,7 +400,8 @@ class GroupSession(Generic[RoleT]):
         message = str(error).removeprefix(f"group {self._config.group}: ")
         # A command prints the error that ends it, unless a log line has already reported that error.
         extra = {"reports": error}
-        log.error("group %s: %s: %s", self._config.group, what, message, exc_info=trace, extra=extra)
+        level = logging.ERROR if self._process.refusals.is_news(error) else logging.DEBUG
+        log.log(level, "group %s: %s: %s", self._config.group, what, message, exc_info=trace, extra=extra)
         self._metrics.count("sessions_denied" if is_denied else "member_failures")
         self._finish(error)
 
@@ -578,6 +580,10 @@ class SessionSupervisor(Generic[RoleT]):
             )
             await session.close_within(limit)
 
+    def forget_denied(self) -> None:
+        """Let the next session join without the right that the last session lacked."""
+        self._denied = None
+
     def _due_s(self) -> float:
         """Return when a session that starts now must have joined, on the event loop's clock."""
         return asyncio.get_running_loop().time() + self._limit_s
@@ -663,7 +669,7 @@ class SessionSupervisor(Generic[RoleT]):
         """Count a failed join that is retried. Log the cause, unless the last join failed for the same cause."""
         self._metrics.count("joins_failed")
         cause, self._cause = self._cause, _cause(error)
-        if cause == self._cause:
+        if cause == self._cause or not self._process.refusals.is_news(error):
             return
         # Any error but this library's own is a bug or a lack of resources, and needs its traceback.
         trace = None if isinstance(error, KielGroupsError) else error

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias
 
 from kiel_groups.config import DebounceConfig
-from kiel_groups.errors import AuthorizationError, CoordinationError, SessionLostError
+from kiel_groups.errors import AuthorizationError, CoordinationError, CredentialsError, SessionLostError
 from kiel_groups.group import candidate, leader_state
 from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Create, Done, Operation, Refused
@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 #: election znode, which every write checks, the changes that were reported, and the time of the first change, in
 #: seconds.
 MakePlan: TypeAlias = Callable[[str, str, float], Awaitable[Publication | None]]
+
+
+#: The errors that end the session. Another candidate may have the right that is missing, or an ACL that ZooKeeper
+#: accepts.
+_ENDING = (SessionLostError, AuthorizationError, CredentialsError)
 
 
 class PlanVoid(Exception):  # noqa: N818 -- not an error
@@ -170,7 +175,7 @@ class LeaderDriver:
             if missing:
                 await self._session.ensure(missing)
             self._folders.update(missing)
-        except (SessionLostError, AuthorizationError):
+        except _ENDING:
             raise
         except CoordinationError as error:
             log.error("group %s: %s; retrying soon", self._layout.group, error)
@@ -215,8 +220,7 @@ class LeaderDriver:
                 self._feed(leader_state.Planned(term, None, _now_s(), failed=True))
                 return
             publication = await make_plan(candidate, cause, since_s)
-        except (SessionLostError, AuthorizationError):
-            # Another candidate may have the right that is missing.
+        except _ENDING:
             raise
         except PlanVoid as void:
             log.info("group %s: planning again: %s", self._layout.group, void)

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from kiel_groups.errors import KielGroupsError, SessionLostError
+from kiel_groups.errors import AuthorizationError, KielGroupsError, SessionLostError
 from kiel_groups.workers.execution.work_plan import needs_rejoin, outdated, planned, still_valid
 from kiel_groups.workers.execution.work_supervisor import WorkSupervisor
 from kiel_groups.workers.execution.worker_plugins import WorkerPlugins
@@ -81,6 +81,8 @@ class Herder:
         self._patience: asyncio.TimerHandle | None = None
         #: Whether the group may have removed this worker, because its membership was not confirmed for some time.
         self._is_doubtful = False
+        #: The right that the last clean-up lacked, as it was logged; "" if it had all rights.
+        self._denied = ""
         self._is_closing = False
 
     # ------------------------------------------------------------------ sessions
@@ -216,11 +218,21 @@ class Herder:
             self._role.tasks.start(self._clean_up())
 
     async def _clean_up(self) -> None:
-        """Delete the statuses and the folders of owner znodes that deleted connectors have left."""
+        """
+        Delete the statuses and the folders of owner znodes that deleted connectors have left.
+
+        No work depends on that, so a missing right does not end the session. It is logged once.
+        """
+        denied, self._denied = self._denied, ""
         try:
             await self.role.config.clean_up()
         except SessionLostError:
             log.debug("group %s: what deleted connectors have left is deleted later", self._group)
+        except AuthorizationError as error:
+            self.context.metrics.count("clean_ups_denied")
+            self._denied = str(error)
+            if self._denied != denied:
+                log.warning("group %s: what deleted connectors have left stays: %s", self._group, error)
 
     async def on_revoked(self) -> None:
         self._assignment = None

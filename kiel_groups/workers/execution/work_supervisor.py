@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 
 from kiel_groups.backoff import Backoff
-from kiel_groups.errors import ClaimLostError, CoordinationError, SessionLostError
+from kiel_groups.errors import AuthorizationError, ClaimLostError, CoordinationError, SessionLostError
 from kiel_groups.group.znodes.worker_contents import Sample, TargetState, WorkState, WorkStatus
 from kiel_groups.metrics import Latency, Metrics
 from kiel_groups.secret_texts import ErrorTexts
@@ -349,6 +349,8 @@ class WorkSupervisor:
                 if offsets:
                     await self._offsets_unstored(offsets, error)
                     offsets = ()
+                elif isinstance(error, AuthorizationError):
+                    return  # It ends the session, which logs it, and the claim ends with the session.
                 elif self._ends_with_session(error):
                     raise
                 else:
@@ -368,7 +370,7 @@ class WorkSupervisor:
             "%s: its last source offsets (of %s) are not stored, so its last records will be delivered again: %s",
             self.work,
             counted(offsets, "source partition"),
-            texts.summary,
+            texts.summary if self._worker.refusals.is_news(error) else "a right is missing",
         )
         if isinstance(error, ClaimLostError) or self._ends_with_session(error):
             return

@@ -65,7 +65,10 @@ class Worker:
         self._has_joined = False
         self._closing: asyncio.Task[None] | None = None
         runtime = Runtime()
-        context = WorkerContext(group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime)
+        process = _process(settings, self.metrics, runtime)
+        context = WorkerContext(
+            group=settings.group, url=self.url, metrics=self.metrics, runtime=runtime, refusals=process.refusals
+        )
         self._plugins = WorkerPlugins(registry, runtime, references=settings.secrets)
         #: The tasks that warn of mistakes that do not prevent a start.
         self._checks: list[asyncio.Task[None]] = []
@@ -73,7 +76,7 @@ class Worker:
         self._herder = Herder(context, self._plugins, clients, settings.allocator)
         token_digest = settings.rest.token_digest(settings.group)
         self._session = WorkerSession(
-            _process(settings, self.metrics, runtime),
+            process,
             WorkerInfo(url=self.url, token_digest=token_digest, coordination=settings.coordination),
             self._herder.opened,
             self._herder.lost,
@@ -92,6 +95,7 @@ class Worker:
             metrics=self.metrics,
             on_failure=self._fail,
         )
+        self._member.refusals = process.refusals
         self._herder.hooks.member = self._member
         self._requests = WorkerRequests(self._herder, self._plugins, clients)
 

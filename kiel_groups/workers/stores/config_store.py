@@ -17,6 +17,7 @@ from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from kiel_groups.errors import (
+    AuthorizationError,
     ClaimLostError,
     ConfigError,
     ConnectorExistsError,
@@ -336,7 +337,8 @@ class ConfigStore:
         Delete a connector and its tasks, then their statuses.
 
         The source offsets stay, as in Kafka Connect: a connector that is created again under this name resumes where
-        this connector ended. If the session ends before the statuses are deleted, ``clean_up`` deletes them later.
+        this connector ended. If the session ends before the statuses are deleted, or a right is missing, ``clean_up``
+        deletes them later.
 
         Returns:
             The configuration offset of the change.
@@ -353,7 +355,7 @@ class ConfigStore:
             return _Edit(None, "deleted")
 
         offset = await self._change(name, decide)
-        with suppress(SessionLostError):
+        with suppress(SessionLostError, AuthorizationError):
             await self.clean_up()
         return offset
 

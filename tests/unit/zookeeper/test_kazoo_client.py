@@ -108,9 +108,11 @@ def test_a_running_client_follows_acls_but_no_other_credentials(tmp_path: Path) 
     client.secure(security_of(ZooKeeperConfig.parse("127.0.0.1:1", security=path)))
     assert client.security.acl_of("/kiel-groups/g") is None
     path.write_text(f'{table % "u"}acl = "creator-all"\n', encoding="utf-8")
-    client.follow_acls()
-    assert client.security.acl_of("/kiel-groups/g") == CREATOR_ALL_ACL
+    changed = client.changed_acls()
+    assert changed is not None
+    assert changed.acl_of("/kiel-groups/g") == CREATOR_ALL_ACL
+    client.secure(changed)
+    assert client.changed_acls() is None
     for text in (f'{table % "v"}acl = ["digest:v:cdrwa", "auth::cdrwa"]\n', "[zookeeper"):
         path.write_text(text, encoding="utf-8")
-        client.follow_acls()
-        assert client.security.acl_of("/kiel-groups/g") == CREATOR_ALL_ACL
+        assert client.changed_acls() is None

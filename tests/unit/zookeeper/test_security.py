@@ -55,10 +55,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table with ``servers`` is for these servers, in any order. A table without them is for all others."""
+    """
+    A table with ``servers`` is for these servers, in any order. A table without them is for all others. A certificate
+    that cannot be read is an error only for the servers of its table.
+    """
     path = write(
         '[[zookeeper]]\nservers = ["z1", "z2:2281"]\nsasl-user = "e"\nsasl-password = "x"\n'
         '[[zookeeper]]\ndigest-user = "o"\ndigest-password = {env = "WORD"}\n'
+        '[[zookeeper]]\nservers = "z9"\ntls-certificate = "gone.pem"\n'
     )
     monkeypatch.setenv("WORD", PASSWORD)
     monkeypatch.setenv(SECURITY_VARIABLE, str(path))
@@ -68,6 +72,8 @@ def test_a_table_is_chosen_by_its_servers(write: Callable[[str], Path], monkeypa
     assert others.auth_data == {("digest", f"o:{PASSWORD}")}
     with pytest.raises(ConfigError, match=r"\[\[zookeeper\]\] 1 is not for z3:2181; add to its 'servers'"):
         security_of(ZooKeeperConfig.parse("z1,z3"))
+    with pytest.raises(ConfigError, match=r"\[\[zookeeper\]\] 3 tls-certificate: .*/gone\.pem cannot be used: No such"):
+        security_of(ZooKeeperConfig.parse("z9"))
     assert security_of(ZooKeeperConfig(hosts="z1:2181")) == ZooKeeperSecurity()
 
 
@@ -213,7 +219,7 @@ def test_a_mistake_in_the_file_is_named(write: Callable[[str], Path], text: str,
     text, error = (each.replace("[z]", "[zookeeper]") for each in (text, error))
     path = write(text)
     with pytest.raises(ConfigError) as raised:
-        read_security(path, ZooKeeperSecurity)
+        security_of(ZooKeeperConfig.parse("z", security=path))
     assert str(raised.value).startswith(str(path))
     assert error.replace("{folder}", str(path.parent)) in str(raised.value)
     assert PASSWORD not in str(raised.value)
@@ -238,7 +244,7 @@ def test_a_file_that_vanishes_while_it_is_read_is_an_error(
     monkeypatch.setattr(security_file, "is_open", vanished)
     with pytest.raises(ConfigError, match=r"security\.toml cannot be read: No such file or directory"):
         read_security(path, ZooKeeperSecurity)
-    client.follow_acls()
+    assert client.changed_acls() is None
 
 
 def test_a_password_that_others_can_read_is_a_warning(
