@@ -32,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
-    Return a folder of the session: with its event log, and with ``security.toml``, the file for secured servers, which
-    has no credentials until a test writes them.
+    Return a folder of the session: with its event log, the work folders of its executors, and ``security.toml``, the
+    file for secured servers, which has no credentials until a test writes them.
     """
     folder = tmp_path_factory.mktemp("spark")
     (folder / "security.toml").write_text("[zookeeper]\n", encoding="utf-8")
@@ -56,6 +56,7 @@ def spark(spark_folder: Path) -> Iterator[SparkSession]:
         for name, value in event_log(spark_folder / "events").items():
             builder = builder.config(name, value)
         builder = builder.config("spark.sql.warehouse.dir", str(spark_folder / "warehouse"))
+        builder = builder.config("spark.local.dir", str(spark_folder / "work"))
         with pytest.MonkeyPatch.context() as started:
             # Java and all processes that it starts inherit the variable.
             started.setenv(SECURITY_VARIABLE, str(spark_folder / "security.toml"))

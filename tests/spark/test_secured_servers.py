@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from kiel_groups.config import SECURITY_VARIABLE
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.security import USER, write_secret
+from kiel_groups.spark import ArchiveSettings, archive
 from tests.helpers.commands import Running, environment, kiel_groups_here
 from tests.helpers.rest_requests import JSON
 from tests.helpers.rest_requests import ask as ask_service
@@ -218,8 +219,9 @@ def test_all_parts_run_and_show_no_secret(
 ) -> None:
     """
     Two processes of a group print all records, although one is killed. A worker's sink copies them to a file, the
-    service shows the group, commands read and change it, and a query in Spark copies the topic. Command lines, output,
-    answers, logs, znodes and Spark's event log have none of the secrets, neither as they are nor in base64.
+    service shows the group, commands read and change it, and queries in Spark copy and archive the topic. Command
+    lines, output, answers, logs, znodes, archives, and Spark's event log and work folders have none of the secrets,
+    neither as they are nor in base64.
     """
     topic, copy, group, workers = unique("topic"), unique("copy"), unique("group"), unique("workers")
     for name in (topic, copy):
@@ -243,6 +245,8 @@ def test_all_parts_run_and_show_no_secret(
     operate(run, group, topic, tmp_path)
     write_secret(spark_folder / "security.toml", kind.file.read_text(encoding="utf-8"))
     copy_by_spark(spark, kind, group, topic, copy)
+    lake = ArchiveSettings(topics=(topic,), output=str(tmp_path / "lake"), brokers=kind.brokers)
+    assert archive(spark, lake).records == count
     write_secret(spark_folder / "security.toml", "[zookeeper]\n")  # The session's other tests have open servers.
     again = run.start("consume", copy, "--from", "earliest", "--max", str(count), "--timeout", "30")
     assert again.wait(60) == 0
@@ -252,7 +256,9 @@ def test_all_parts_run_and_show_no_secret(
     scan = servers.scan
     assert scan.saw_command("consume", "--group", group)
     assert scan.look_into(tmp_path, besides=[*tmp_path.glob("*.toml"), tmp_path / "token"])
+    assert scan.look_into(tmp_path / "lake")
     assert scan.look_into(spark_folder, besides=[spark_folder / "security.toml"])
+    assert any((spark_folder / "work").iterdir())
     servers.look_into_servers()
     assert scan.found == []
 
@@ -334,5 +340,6 @@ def copy_by_spark(spark: SparkSession, kind: Kind, group: str, topic: str, copy:
     options = brokers | {"subscribe": topic}
     if kind.zookeeper is not None:
         options |= {"startingOffsets": "group", "kafka.group.id": group, "kiel.zookeeper.connect": kind.zookeeper}
-    table = spark.read.format("kiel").options(**options).load().select("key", "value")
+    # A shuffle writes files to the work folders of executors.
+    table = spark.read.format("kiel").options(**options).load().select("key", "value").repartition(2)
     table.write.format("kiel").mode("append").options(**brokers, topic=copy).save()
