@@ -259,6 +259,14 @@ async def _settings(cluster: ServedCluster, status: GroupStatus, connector: str)
     return found
 
 
+def _shown(config: Mapping[str, str], is_secret: Callable[[str, str], bool]) -> dict[str, str]:
+    """Return settings as workers show them, without secrets. A reference is no secret."""
+    return {
+        name: HIDDEN if not is_reference(text) and is_secret(name, text) else without_secrets(text)
+        for name, text in config.items()
+    }
+
+
 def _setting_changes(
     connector: str, config: Mapping[str, Any], before: Mapping[str, str] | None, report: Any
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -306,13 +314,7 @@ def _setting_changes(
     if errors:
         # A setting is often missing because its name is misspelt, which the warnings say.
         raise ConfigError("\n".join([*errors, *warnings]))
-    # A reference is no secret, so it is shown, as workers do.
-    hidden = {
-        name
-        for name, text in given.items()
-        if not is_reference(text) and is_secret.get(mistyped.get(name, name), may_be_secret(name, text))
-    }
-    shown = {name: HIDDEN if name in hidden else without_secrets(text) for name, text in given.items()}
+    shown = _shown(given, lambda name, text: is_secret.get(mistyped.get(name, name), may_be_secret(name, text)))
     changes = [
         {
             "setting": name,

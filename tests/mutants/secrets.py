@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         "a link in the directory of secrets leads out of it",
         "workers/plugins/secret_references.py",
-        "if os.path.commonpath([root, path]) != root:",
+        "if not PurePath(path).is_relative_to(os.path.realpath(self._directory)):",
         "if False:",
         "tests/unit/workers/plugins/test_secret_references.py",
     ),

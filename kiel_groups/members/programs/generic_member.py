@@ -106,6 +106,9 @@ class GenericMember:
         ConfigError: An argument is not valid, or does not fit the coordination.
     """
 
+    #: The missing rights and refused credentials that were logged. A worker shares them with its other session.
+    refusals: LoggedRefusals
+
     def __init__(
         self,
         hooks: MemberHooks,
@@ -173,9 +176,7 @@ class GenericMember:
             self._versions = GroupVersions(api_version)
         else:
             raise ConfigError(f"coordination: {coordination!r} given; expected 'zookeeper' or 'brokers'")
-        self._runtime = Runtime()
-        #: The missing rights and refused credentials that were logged. A worker shares them with its other session.
-        self.refusals = LoggedRefusals()
+        self._runtime, self.refusals = Runtime(), LoggedRefusals()
         self._cluster: ClusterMetadata | None = None
         self._member: CoordinatedMember | None = None
         self._is_closed = False
