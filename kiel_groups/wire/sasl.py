@@ -111,9 +111,10 @@ def authentication(
     except (ConnectionError, TimeoutError) as error:
         # Brokers of 0.8 and 0.9 do the one or the other, as does a port for something else.
         what = "does not answer" if isinstance(error, TimeoutError) else "closes the connection"
+        release = "0.10.2" if mechanism in HASHES else "0.10"
         raise SaslError(
             f"it {what} before SASL begins; is this port for SASL, is TLS needed there or not, and is it a broker of"
-            " 0.10 or later, as PLAIN needs, or of 0.10.2 or later, as SCRAM needs?"
+            f" {release} or later, as {mechanism} needs?"
         ) from error
     if offered.error.number == _UNSUPPORTED_MECHANISM:
         mechanisms = _shown(", ".join(sorted(offered.mechanisms))) or "none"

@@ -39,7 +39,7 @@ MUTANTS = (
         "a server that no table is for gets a connection in plain text",
         "security_file.py",
         "if not table.servers), None)) is None:",
-        "if not table.servers), (, kind()))) is None:",
+        "if not table.servers), (path, kind()))) is None:",
         "tests/unit/zookeeper/test_security.py",
     ),
     Mutant(
