@@ -352,7 +352,7 @@ async def test_of_two_mirrors_one_claims_a_topic(pair: Pair) -> None:
     await asyncio.gather(*(asyncio.to_thread(target.claim, names[0], "old:9092", [topic]) for topic in others))
     assert {topic.target for topic in others} <= target.claims().keys()
 
-    both_stopped = threading.Barrier(2)
+    both_stopped = threading.Barrier(2, timeout=60)
 
     def turn(start: int) -> int | str:
         claim = target.claims()[topics[0].target]

@@ -9,19 +9,23 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import Producer as TargetProducer
 
 from kiel_groups import GroupedConsumer
+from kiel_groups.cli.terminal import mirror_run
+from kiel_groups.cli.terminal.mirror_report import MirrorProgress
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ConfigError
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.connector import source_topics
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import STOPPED, checkpoints_topic
+from kiel_groups.mirror.values import FORWARD, STOPPED, checkpoints_topic
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.java_tools import consume_some
@@ -131,11 +135,13 @@ async def test_a_topic_is_turned_round(
         await asyncio.to_thread(source_topics, ",".join(pair.target.brokers), [copy])
 
 
-async def test_one_command_mirrors_topics(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_one_command_mirrors_topics(
+    pair: Pair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
     was killed. Processes with other settings, and topics that do not exist, are refused. A start that waits for a topic
-    fails when the topic is stopped.
+    fails when the topic is stopped or deleted.
     """
     await pair.create()
     await pair.fill(0, 300)
@@ -173,19 +179,31 @@ async def test_one_command_mirrors_topics(pair: Pair, capsys: pytest.CaptureFixt
     found = [(each["position"], each["lag"], each["checkpoint"]) for each in json.loads(document.stdout)["partitions"]]
     assert found == [(500, 0, 500)] * PARTITIONS
 
-    # Without enough replicas, the target stores no record, and the mirror waits.
-    copy, target = f"copy.{pair.topic}", TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
-    await asyncio.to_thread(pair.set, copy, "min.insync.replicas", "2")
+    # A start that waits for records which no worker copies, for as long as their topic may come.
+    runs = list[mirror_run.MirrorRun]()
+    monkeypatch.setattr(mirror_run.MirrorRun, "run", lambda self: runs.append(self) or 0)
+    monkeypatch.setattr(mirror_run, "_STILL_S", 0.5)
     await pair.fill(500, 501)
-    with Running(["-m", "kiel_groups", "mirror", *words, "--exactly-once", "--until-caught-up"]) as running:
+    assert (await here(*words, "--exactly-once", "--until-caught-up")).returncode == 0
+    copy, target = f"copy.{pair.topic}", TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
 
-        async def is_running() -> bool:
-            return "in 1 process\n" in (await here("status", *place)).stdout
+    def turn(direction: str) -> None:
+        target.change_claims(lambda claims: {copy: claims[copy]._replace(direction=direction)})
 
-        await eventually(is_running, "a start that waits")
-        await asyncio.to_thread(target.change_claims, lambda claims: {copy: claims[copy]._replace(direction=STOPPED)})
-        assert await asyncio.to_thread(running.wait, 60) == 1
-        running.wait_for_error(f"error: the mirror cannot catch up any more: the topic {pair.topic} is stopped while")
+    async def follow() -> None:
+        run = runs[0]
+        await run._follow(cast("Any", SimpleNamespace(url="")), MirrorProgress(run.first, run.logs), str)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(2.0):
+            await follow()
+    await asyncio.to_thread(turn, STOPPED)
+    with pytest.raises(KielGroupsError, match=f"cannot catch up any more: the topic {pair.topic} is stopped while"):
+        await follow()
+    await asyncio.to_thread(turn, FORWARD)
+    await asyncio.to_thread(ZooKeeperTopics(pair.source.zk_hosts).delete, pair.topic)
+    with pytest.raises(KielGroupsError, match=f"cannot catch up any more: .*{pair.topic}"):
+        await follow()
 
 
 async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
