@@ -16,7 +16,7 @@ from tests.helpers.commands import REPOSITORY
 
 __all__ = ["DIAGRAMS", "drawn"]
 
-_LANE, _ROW, _TOP, _MARGIN = 230, 40, 60, 110
+_LANE, _ROW, _TOP, _MARGIN = 240, 40, 60, 110
 
 
 class Arrow(NamedTuple):
@@ -124,7 +124,7 @@ def _step(step: Arrow | Note | str, y: int, width: int) -> Iterator[str]:
         inset = 4 if step.end > step.start else -4
         line = f"M{_x(step.start) + inset} {y}H{_x(step.end) - inset}"
         yield f'<path d="{line}" stroke="#1f77b4" stroke-width="1.5" marker-end="url(#head)"/>'
-        yield _text((_x(step.start) + _x(step.end)) / 2, y - 6, step.text)
+        yield _text((_x(step.start) + _x(step.end)) / 2, y - 9, step.text)
     elif isinstance(step, Note):
         yield f'<rect x="{_x(step.lane) - 95}" y="{y - 20}" width="190" height="28" fill="#fdf6e3" stroke="#bba"/>'
         yield f'<text x="{_x(step.lane)}" y="{y - 1}" text-anchor="middle">{escape(step.text)}</text>'
