@@ -25,7 +25,7 @@ from tests.helpers.worker_journals import RECOVERY_S, Journal, journal_on
 from tests.proxies import KafkaProxy
 from tests.proxies.faulty_answers import refusal, understands
 
-pytestmark = pytest.mark.failures
+pytestmark = [pytest.mark.failures, pytest.mark.slow]
 
 Unique = Callable[[str], str]
 Fault = Callable[[KafkaProxy], None]

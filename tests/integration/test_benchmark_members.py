@@ -16,7 +16,7 @@ from benchmarks.delivery.clients import OUR_WAYS
 from kiel_groups import GroupedConsumer
 from kiel_groups.embedded import Cluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_sessions_of_a_benchmark_send_heartbeats(cluster_39: Cluster, unique: Callable[[str], str]) -> None:

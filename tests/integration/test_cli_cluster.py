@@ -100,7 +100,10 @@ async def test_a_detached_cluster_is_found_used_ended_and_restarted_with_its_dat
 
 @pytest.mark.parametrize(
     ("count", "servers", "options"),
-    [(1, ["kafka-0"], []), (2, ["kafka-controller", "kafka-0", "kafka-1"], ["--secure"])],
+    [
+        pytest.param(1, ["kafka-0"], [], marks=pytest.mark.slow),
+        (2, ["kafka-controller", "kafka-0", "kafka-1"], ["--secure"]),
+    ],
 )
 async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
     cluster: Cluster, tmp_path: Path, count: int, servers: list[str], options: list[str]

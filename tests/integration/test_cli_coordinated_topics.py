@@ -153,6 +153,7 @@ async def test_brokers_that_do_not_know_a_request_are_left_alone(coordinating_cl
 
 
 @changing_version
+@pytest.mark.slow
 async def test_topics_are_changed_whichever_broker_is_the_controller(
     version: str, start_cluster: Callable[..., Cluster]
 ) -> None:

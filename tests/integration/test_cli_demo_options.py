@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.embedded.processes import ReservedPort
 from tests.helpers.commands import kiel_groups
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_the_demo_accepts_a_file_and_ports(tmp_path: Path) -> None:

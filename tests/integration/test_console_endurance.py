@@ -25,7 +25,7 @@ from tests.helpers.members import group_of
 from tests.helpers.rest_requests import address_of
 from tests.helpers.waiting import eventually
 
-pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM]
+pytestmark = [pytest.mark.integration, NEEDS_CHROMIUM, pytest.mark.slow]
 
 Unique = Callable[[str], str]
 

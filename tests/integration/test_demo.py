@@ -162,7 +162,9 @@ def assert_the_end_of_a_consumer_is_shown(running: Demo) -> None:
     running.wait_for("ended with status -9; its log ends:", timeout_s=30)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_demo_leaves_nothing_behind(
     demo: Callable[..., Demo], tmp_path: Path, number: int, status: int
 ) -> None:

@@ -16,7 +16,7 @@ from tests.helpers.raw_requests import ask_at
 from tests.helpers.waiting import eventually
 from tests.proxies.cuttable_servers import ClusterOfCuttableBrokers
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 #: For each partition: its leader, and the replicas that are in sync.
 View = dict[int, tuple[int, frozenset[int]]]

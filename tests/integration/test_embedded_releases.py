@@ -63,6 +63,7 @@ async def kill_brokers(cluster: Cluster) -> None:
 
 # The test of releases that coordinate groups has the same steps.
 @pytest.mark.parametrize("kafka", [kafka for kafka in EARLY_KAFKAS if kafka not in COORDINATING_KAFKAS])
+@pytest.mark.slow
 async def test_a_release_keeps_its_records_across_restarts(start_cluster: Callable[..., Cluster], kafka: str) -> None:
     """
     Two brokers run under a chroot. Clients can connect before the first topic exists. Records survive a stop and a kill
@@ -209,6 +210,7 @@ def test_a_release_that_coordinates_groups_gets_only_its_settings(coordinating_c
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["clients", "controller"])
+@pytest.mark.slow
 def test_a_port_of_a_broker_in_kraft_mode_that_is_taken_is_replaced(monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
     """If another process takes one of the two ports before the broker binds it, the broker starts on other ports."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -38,8 +38,8 @@ CASES = {
     "sets that are cut": Case(4, 4_000, 1_000, {"max_bytes": 4 * KIB}),
     "messages larger than a bite": Case(3, 12, 900 * KIB, {"max_bytes": 64 * KIB}, batch_size=1),
     "messages larger than the buffer": Case(3, 12, 900 * KIB, {"fetch_buffer_bytes": 256 * KIB}, batch_size=1),
-    "200 partitions": Case(200, 40_000, 100, {}),
-    "200 partitions and a small buffer": Case(200, 40_000, 100, {"fetch_buffer_bytes": 64 * KIB}),
+    "100 partitions": Case(100, 40_000, 100, {}),
+    "100 partitions and a small buffer": Case(100, 40_000, 100, {"fetch_buffer_bytes": 64 * KIB}),
     "compressed sets and a small buffer": Case(4, 40_000, 100, {"fetch_buffer_bytes": 128 * KIB}, "gzip"),
     "brokers that do not wait": Case(4, 4_000, 100, {"max_wait_time": 0}),
 }

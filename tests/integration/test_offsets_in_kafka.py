@@ -299,6 +299,7 @@ async def test_the_coordinator_is_killed_and_restarted(start_cluster: Callable[.
         assert set(member.values) == set(more)
 
 
+@pytest.mark.slow
 async def test_the_coordinator_moves_to_another_broker(start_cluster: Callable[..., Cluster]) -> None:
     """The members find the new coordinator, commit there, and the next owners start at these offsets."""
     # By default, leaders wait 10 s for a replica that lags, and producers give up after a few such waits.

@@ -41,6 +41,7 @@ def test_the_readme_and_then_the_tutorial_of_workers_run_as_printed(shell: Shell
         check_steps(shell, found, lambda step: check_znodes(shell) if step.command.startswith("kill -9") else None)
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_operators_runs_as_printed(shell: Shell) -> None:
     """A reader sees an alarm in three places, removes its cause, and drains a member."""
     found = steps(OPERATING)
@@ -49,6 +50,7 @@ def test_the_tutorial_of_operators_runs_as_printed(shell: Shell) -> None:
     check_steps(shell, found)
 
 
+@pytest.mark.slow
 def test_the_tutorial_of_a_mirror_runs_as_printed(shell: Shell) -> None:
     """A reader moves a topic and two groups to a new cluster, and stops the old one."""
     found = steps(MIRROR)
@@ -57,6 +59,7 @@ def test_the_tutorial_of_a_mirror_runs_as_printed(shell: Shell) -> None:
     check_steps(shell, found)
 
 
+@pytest.mark.slow
 def test_the_trial_of_security_runs_as_printed(shell: Shell) -> None:
     """A reader starts a secured ZooKeeper, uses it with the file, and is refused without it."""
     found = steps(SECURITY)

@@ -187,6 +187,7 @@ class Allocator:
         await self._process.close()
 
 
+@pytest.mark.slow
 async def test_an_allocator_process(
     cluster_39: Cluster, unique: Unique, admin: KazooClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,6 +235,7 @@ class Program:
         await self.program.member.close()
 
 
+@pytest.mark.slow
 async def test_a_program(
     cluster_39: Cluster, unique: Unique, admin: KazooClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,6 +301,7 @@ class Work:
         await self.worker.close()
 
 
+@pytest.mark.slow
 async def test_a_worker(
     cluster_39: Cluster,
     unique: Unique,

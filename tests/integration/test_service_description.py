@@ -21,6 +21,7 @@ pytestmark = pytest.mark.integration
 TOKEN = "t0ken-of-the-service"
 
 
+@pytest.mark.slow
 async def test_the_operations_behave_as_described(cluster_39: Cluster, tmp_path: Path) -> None:
     """The description is valid OpenAPI 3.1, and schemathesis finds no request that is answered otherwise."""
     address = ClusterAddress(ZOOKEEPER, cluster_39.zk_hosts, 10.0)

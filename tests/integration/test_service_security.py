@@ -199,6 +199,7 @@ async def test_changes_of_strangers_are_refused(cluster_39: Cluster, unique: Uni
             )
 
 
+@pytest.mark.slow
 async def test_no_path_and_no_body_leads_to_another_znode(cluster_39: Cluster, unique: Unique) -> None:
     """Names that would leave the roots, illegal and long names, and bodies and headers that are too large."""
     async with attacked(cluster_39, unique) as service:
@@ -293,6 +294,7 @@ async def end_of(connection: socket.socket) -> None:
                 return
 
 
+@pytest.mark.slow
 async def test_slow_clients_and_a_thousand_idle_ones(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +396,7 @@ class Tags(HTMLParser):
                 self.links.add(value or "")
 
 
+@pytest.mark.slow
 async def test_hostile_names_are_texts(cluster_39: Cluster, unique: Unique) -> None:
     """The pages, documents and metrics show them as they are; invisible signs are escaped; no element is theirs."""
     hostile = [text.replace("/", "∕") for text in HOSTILE]

@@ -124,6 +124,7 @@ def test_the_wheel_works_in_an_empty_environment(built: Built, tmp_path: Path) -
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", OTHER_PYTHONS)
+@pytest.mark.slow
 def test_the_wheel_works_on_another_python(built: Built, tmp_path: Path, python: str) -> None:
     """The tests of what depends on Python's release pass with the wheel, with and without its compiled modules."""
     if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
@@ -159,6 +160,7 @@ def with_and_without_compiled_modules(folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 def test_spark_finds_an_editable_install_from_anywhere(built: Built, tmp_path: Path) -> None:
     """
     Spark finds an editable install, because its module is listed in a folder on the path. The import hook of a build

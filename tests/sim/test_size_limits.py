@@ -16,7 +16,7 @@ from tests.fakes.fake_server import MOST_BYTES
 from tests.sim.scenario import make_scenario
 from tests.sim.world import World
 
-pytestmark = pytest.mark.sim
+pytestmark = [pytest.mark.sim, pytest.mark.slow]
 
 
 @contextmanager

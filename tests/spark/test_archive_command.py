@@ -89,6 +89,7 @@ def kill_an_executor(folder: Path, *ancestors: int) -> None:
     eventually_blocking(lambda: commits(folder) > killed_at + 1, "the archive continues", PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_killed_processes_leave_no_record_twice(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:

@@ -93,7 +93,7 @@ class Kind:
 
 
 #: The workers of the last one connect to ZooKeeper by TLS.
-KINDS = ["digest", "sasl", "tls", "sasl_ssl"] if plays_all_variants() else ["sasl", "sasl_ssl"]
+KINDS = ["digest", "sasl", "tls", "sasl_ssl"] if plays_all_variants() else ["sasl_ssl"]
 
 
 @pytest.fixture(params=KINDS)
