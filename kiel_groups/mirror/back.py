@@ -54,6 +54,8 @@ class BackCopier:
         brokers: The addresses of the source's brokers.
         topics: The name on the source of each topic of the target.
         positions: The offset of each partition of the target to continue from.
+        ends: Where the source ended after the record before, by partition of the target, or None where that is not
+            known. The log has a warning with the number of records that others have written since.
         check: The check that the topics are still copied back.
         waiting: The functions of the worker.
         most: The most records that are copied together.
@@ -67,6 +69,7 @@ class BackCopier:
         brokers: str,
         topics: Mapping[str, str],
         positions: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int | None],
         check: DirectionCheck,
         waiting: Waiting,
         *,
@@ -80,8 +83,8 @@ class BackCopier:
         self._check = check
         self._waiting = waiting
         self._most = most
-        #: The end of each partition of the source after the records that this object has copied.
-        self._ends: dict[TopicPartition, int] = {}
+        #: The end of each partition of the source after the last record that was mirrored or copied back.
+        self._ends = {partition: end for partition, end in ends.items() if end is not None}
         config: dict[str, Any] = {
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
@@ -125,7 +128,8 @@ class BackCopier:
             topic = self._topics[partition.topic]
             self._waiting.metrics.count("mirror_records_copied_back", len(messages), topic=topic)
         return [
-            SourcePosition(back_partition(partition), {"offset": self._positions[partition]}) for partition in found
+            SourcePosition(back_partition(each), {"offset": self._positions[each], "end": self._ends[each]})
+            for each in found
         ]
 
     def _assign(self) -> None:

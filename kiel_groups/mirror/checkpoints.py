@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import TopicPartition
@@ -43,6 +43,27 @@ class MirroredPartition(NamedTuple):
     position: int
     checkpoints: Sequence[Checkpoint]
     is_hashed: bool = False
+
+
+def source_end(mirrored: MirroredPartition | None, copied_back: Mapping[str, Any] | None) -> int | None:
+    """
+    Return where a partition of the source ends after the last record that was mirrored or copied back.
+
+    Records from there on are those of a producer that still writes to the source of a topic that was turned round.
+
+    Args:
+        mirrored: How far the partition is mirrored, or None without a checkpoint.
+        copied_back: The stored source offset of what is copied back to the partition, or None before the first record.
+
+    Returns:
+        The end, or None if it is not known, as after a record that an earlier release has copied back.
+    """
+    ends = [] if mirrored is None else [mirrored.position]
+    if copied_back is not None:
+        if "end" not in copied_back:
+            return None
+        ends.append(copied_back["end"])
+    return max(ends, default=None)
 
 
 class TranslatedOffset(NamedTuple):

@@ -24,6 +24,7 @@ from kiel_groups.errors import (
     RetriableBrokerError,
     TaskStoppedError,
 )
+from kiel_groups.mirror.checkpoints import source_end
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import MirrorMetrics
 from kiel_groups.mirror.settings import CONFIG, hashed_partitions, parse_properties
@@ -41,6 +42,7 @@ from kiel_groups.mirror.values import (
     TopicLimits,
     Turn,
     WriterSettings,
+    check_dead_letters,
     set_of,
     target_topic,
 )
@@ -346,18 +348,21 @@ class MirrorTask(SourceTask):
 
         context, settings = self._context, self._settings
         topics = {_target_name(settings, partition.topic): partition.topic for partition, _ in starts}
-        positions: dict[TopicPartition, int] = {}
+        positions, ends = dict[TopicPartition, int](), dict[TopicPartition, int | None]()
+        mirrored = target.mirrored(context.connector)
         for partition, start in starts:
             target_partition = TopicPartition(_target_name(settings, partition.topic), partition.partition)
             stored = context.run(context.offset(back_partition(target_partition)))
             claim = self._claims.get(target_partition.topic)
             turned = max(claim.starts[partition.partition :][:1], default=0) if claim else 0
             positions[target_partition] = max(start, turned, stored["offset"] if stored else 0)
+            ends[target_partition] = source_end(mirrored.get(partition), stored)
         return BackCopier(
             target,
             settings["source.bootstrap.servers"],
             topics,
             positions,
+            ends,
             self._checked(target, topics, BACK),
             context,
             most=settings["batch.records"],
@@ -588,6 +593,7 @@ class MirrorConnector(SourceConnector):
         known, target = self._topics(), _target_of(settings)
         topics, source = [self._described(*topic) for topic in known.items()], settings["source.bootstrap.servers"]
         claims = target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        check_dead_letters(settings["dead.letter.topic"], claims, topics)
         for topic in topics if must_move else ():
             if (claim := claims.get(topic.target)) and (stop := INTERRUPTED.get(claim.direction)):
                 raise KielGroupsError(f"the topic {topic.source} {stop}")
@@ -618,6 +624,7 @@ class MirrorConnector(SourceConnector):
         target.create_checkpoints(self._context.name, settings["partition.sets"], replication)
         # Claimed first: a topic of another mirror stays as it is.
         claims = target.claim(self._context.name, settings["source.bootstrap.servers"], topics)
+        check_dead_letters(settings["dead.letter.topic"], claims, topics)
         check_starts(settings["source.bootstrap.servers"], settings["start.offsets"], known)
         target.create(topics, replication)
         turns = self._turns(claims)

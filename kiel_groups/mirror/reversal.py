@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.checkpoints import MirroredPartition
+from kiel_groups.mirror.checkpoints import MirroredPartition, source_end
 from kiel_groups.mirror.mirror_view import MirrorView, source_logs
 from kiel_groups.mirror.values import (
     BACK,
@@ -56,12 +56,15 @@ class TopicReversal(NamedTuple):
         claim: Its claim.
         direction: The direction after the turn, ``BACK`` or ``FORWARD``.
         partitions: Its partitions by number.
+        others: How many records that the mirror has not copied back are at the end of each partition of the source that
+            has some, before a turn forward: those of a producer that still writes there.
     """
 
     target: str
     claim: Claim
     direction: str
     partitions: Sequence[PartitionReversal]
+    others: Mapping[TopicPartition, int] = {}
 
     @property
     def is_turned(self) -> bool:
@@ -109,6 +112,7 @@ def plan_reversal(
         mirrored, sources = target.mirrored(view.name), source_logs(consumer, topics)
     plans = []
     for topic in topics:
+        others: Mapping[TopicPartition, int] = {}
         own = [each for each in sources if each.topic == topic]
         copies = sorted(each for each in logs if each.topic == names[topic])
         if len(copies) != len(own) or any(each in mirrored and mirrored[each].is_hashed for each in own):
@@ -127,7 +131,9 @@ def plan_reversal(
             ]
             ends = [sources[each][1] for each in own]
             plan = [PartitionReversal(end, count, end) for end, count in zip(ends, left, strict=True)]
-        plans.append(TopicReversal(names[topic], claims[names[topic]], direction, plan))
+            if claims[names[topic]].direction != direction:
+                others = _others(view, names[topic], {each: sources[each] for each in own}, mirrored)
+        plans.append(TopicReversal(names[topic], claims[names[topic]], direction, plan, others))
     return plans
 
 
@@ -164,6 +170,24 @@ def _left_on_target(
         # The last offsets are those of transactions: their markers, or records that were aborted.
         return 0
     return end - position
+
+
+def _others(
+    view: MirrorView,
+    target: str,
+    sources: Mapping[TopicPartition, tuple[int, int]],
+    mirrored: Mapping[TopicPartition, MirroredPartition],
+) -> dict[TopicPartition, int]:
+    """Return ``TopicReversal.others`` of a topic from the starts and the ends of its partitions on the source."""
+    found = {}
+    for partition, (start, end) in sources.items():
+        back = view.copied_back.get(TopicPartition(target, partition.partition))
+        # Without a checkpoint, the partition had no record before the turn.
+        is_empty = back is None and partition not in mirrored
+        known = start if is_empty else source_end(mirrored.get(partition), back)
+        if known is not None and end > max(known, start):
+            found[partition] = end - max(known, start)
+    return found
 
 
 def check_copied(plan: TopicReversal, mirror: str) -> None:

@@ -306,6 +306,24 @@ def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: 
             )
 
 
+def check_dead_letters(topic: str, claims: Mapping[str, Claim], topics: Sequence[MirroredTopic]) -> None:
+    """
+    Check that the topic of dead letters, if there is one, is neither a mirror nor one that mirrors keep for themselves.
+
+    Args:
+        topic: The setting ``dead.letter.topic``.
+        claims: The claims of all mirrors by target topic.
+        topics: The topics that the mirror copies.
+
+    Raises:
+        ConfigError: It is. Dead letters would be records of a mirror that its source does not have.
+    """
+    if topic in claims or topic in {each.target for each in topics} or topic.startswith(OWN_TOPICS):
+        raise ConfigError(
+            f"dead.letter.topic: {topic!r} given; mirrors write to this topic of the target: choose one of its own"
+        )
+
+
 def check_source(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
     """
     Check that a mirror has no claim with another source. Sources are the same if they have an address in common.

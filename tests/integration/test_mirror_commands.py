@@ -68,6 +68,7 @@ async def test_a_topic_is_turned_round(
         async def is_turned() -> bool:
             status, text = await reverse("--yes", *options)
             assert status == 0 or " are left; stop the producers of the " in text, text
+            assert "has not copied back" not in text
             return status == 0
 
         await eventually(is_turned, f"the turn with {options}", 60.0)

@@ -84,6 +84,7 @@ def reverse(
             f"the mirror writes to {sides[1]} at least once: if one of its processes hangs, end it first; it may write"
             " records again when it continues, and these would be copied as new ones",
         )
+    _warn_of_others(lines, waiting)
     if how.is_confirmed(f"Turn {names} {'forward' if forward else 'round'}? No producer may write to {sides[0]}."):
         turn_round(target, name, waiting, plan, lambda: time.sleep(settle_s))
         if not quiet:
@@ -95,13 +96,33 @@ def reverse(
     return DONE
 
 
+def _warn_of_others(lines: Lines, plans: Sequence[TopicReversal]) -> None:
+    """Print a warning if the source has records that the mirror will never copy."""
+    others = [item for plan in plans for item in plan.others.items()]
+    if others:
+        counts = some(f"{counted(count, 'record')} of {partition}" for partition, count in others)
+        lines.say(
+            "warning",
+            f"at its end, the source has records that are not from the target: {counts}; a producer still writes there,"
+            " and the mirror does not copy these records",
+        )
+
+
 def _document(plan: TopicReversal) -> dict[str, Any]:
+    from kiel_groups.model import TopicPartition
+
     return {
         "topic": plan.claim.topic,
         "target": plan.target,
         "direction": plan.claim.direction,
         "partitions": [
-            {"partition": number, "source_end": each.end, "left": each.left, "start": each.start}
+            {
+                "partition": number,
+                "source_end": each.end,
+                "left": each.left,
+                "start": each.start,
+                "others": plan.others.get(TopicPartition(plan.claim.topic, number), 0),
+            }
             for number, each in enumerate(plan.partitions)
         ],
     }

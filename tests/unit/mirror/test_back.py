@@ -97,12 +97,14 @@ def copier_of(
     context: RecordingTaskContext | None = None,
     check: FakeCheck | None = None,
     partition: TopicPartition = COPY,
+    end: int | None = None,
 ) -> BackCopier:
     return BackCopier(
         TargetCluster({"bootstrap.servers": kafka.servers}),
         "old:9092",
         {"copy": "a"},
         {partition: position},
+        {partition: end},
         cast("DirectionCheck", check or FakeCheck()),
         context or RecordingTaskContext(),
         most=100,
@@ -122,7 +124,7 @@ def copied(copier: BackCopier) -> list[SourcePosition]:
 
 def test_records_are_copied_from_a_position(kafka: MockKafka, source: FakeSource) -> None:
     """Keys, null values and the order are kept. Records before the position, which the mirror wrote, are not copied."""
-    assert copied(copier_of(kafka, 1)) == [SourcePosition(back_partition(COPY), {"offset": 4})]
+    assert copied(copier_of(kafka, 1)) == [SourcePosition(back_partition(COPY), {"offset": 4, "end": 3})]
     assert source.records == {TopicPartition("a", 0): [(b"k1", None), (b"k2", b"2"), (b"k3", b"3")]}
 
 
@@ -156,7 +158,7 @@ def test_a_topic_that_is_not_turned_any_more_is_not_copied(kafka: MockKafka, sou
     assert [copier.copy() for _ in range(5)] == [[]] * 5
     assert source.records == {}
     check.found = frozenset()
-    assert copied(copier) == [SourcePosition(back_partition(COPY), {"offset": 4})]
+    assert copied(copier) == [SourcePosition(back_partition(COPY), {"offset": 4, "end": 3})]
     assert [key for key, _ in source.records[TopicPartition("a", 0)]] == [b"k1", b"k2", b"k3"]
 
 
@@ -175,21 +177,25 @@ def test_a_task_waits_for_a_source_that_is_gone(kafka: MockKafka, source: FakeSo
     assert context.problems == ["the source old:9092 has not stored records of copy:0 within 0.05 s; trying again"]
 
 
+@pytest.mark.parametrize(("number", "end", "before"), [(1, None, 0), (2, 4, 3)], ids=["unknown end", "known end"])
 def test_records_of_other_producers_are_reported(
-    kafka: MockKafka, source: FakeSource, caplog: pytest.LogCaptureFixture
+    number: int, end: int | None, before: int, kafka: MockKafka, source: FakeSource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A producer that still writes to the source writes records that nothing mirrors."""
+    """
+    A producer that still writes to the source writes records that nothing mirrors. Those before the first copy of a
+    task count, too, if it is known where the mirrored ones end.
+    """
     producer = Producer({"bootstrap.servers": kafka.servers})
-    copier = copier_of(kafka, 0, partition=TopicPartition("copy", 1))
+    copier = copier_of(kafka, 0, partition=TopicPartition("copy", number), end=end)
     try:
         for others in (7, 2):
-            source.records.setdefault(TopicPartition("a", 1), []).extend([(None, b"x")] * others)
-            producer.produce("copy", b"0", None, 1)
+            source.records.setdefault(TopicPartition("a", number), []).extend([(None, b"x")] * others)
+            producer.produce("copy", b"0", None, number)
             producer.flush()
             while not copier.copy():
                 pass
     finally:
         copier.close()
-    # Those before the first copy are records that the mirror has mirrored.
-    assert "7 records" not in caplog.text
-    assert "a:1: 2 records of the source not from the target" in caplog.text
+    expected = [f"a:{number}: {each} records of the source not from the target" for each in (before, 2) if each]
+    assert [each for each in expected if each not in caplog.text] == []
+    assert caplog.text.count("of the source not from the target") == len(expected)

@@ -487,6 +487,22 @@ def test_a_run_with_an_end_waits_for_no_topic_that_is_stopped(
         connector.checked_topics("c", typed(MirrorConnector, CONFIG), timeout_s=1, must_move=must_move)
 
 
+def test_dead_letters_that_would_go_to_a_mirror_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both when a command checks the settings and, since it may be another program's, when the connector starts."""
+    target = FakeTarget({"a": Claim("c", "a", "old:9092")}, 1)
+    settings = typed(MirrorConnector, CONFIG | {"dead.letter.topic": "a"})
+    connector, _ = connector_of(lambda _: [])
+    del vars(connector)["_configured"]
+    vars(connector).update(_target=target, _topics=lambda: {"a": 1}, _settings=settings)
+    monkeypatch.setattr(connector_module, "_target_of", lambda _: SimpleNamespace(check=lambda *_, **__: {}))
+    for prepare in (
+        lambda: connector.task_configs(1),
+        lambda: connector.checked_topics("c", settings, timeout_s=1, must_move=False),
+    ):
+        with pytest.raises(ConfigError, match=r"dead\.letter\.topic: 'a' given; mirrors write to"):
+            prepare()
+
+
 def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, RecordingConnectorContext]:
     connector, context = MirrorConnector(), RecordingConnectorContext(CONFIG)
     ended = SimpleNamespace(wait=lambda _: False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,6 +137,31 @@ def test_what_is_left_to_copy_back(
     target = FilledTarget(CLAIM._replace(direction=BACK, starts=(9,)), 13, records, (4, 9))
     target.stable = stable
     assert list(planned(target, view_of(**stored), FORWARD).partitions) == [PartitionReversal(7, left, 7)]
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "copied_back", "others"),
+    [
+        ([(4, 9)], None, 3),
+        ([(4, 9)], {"offset": 13, "end": 7}, 0),
+        ([(4, 9)], {"offset": 13, "end": 5}, 2),
+        # A former turn has copied records back, before the mirror has copied those up to 6.
+        ([(6, 9)], {"offset": 9, "end": 3}, 1),
+        ([(4, 9)], {"offset": 13}, None),
+        ([], None, 6),
+    ],
+    ids=["nothing copied", "all copied", "others after the copies", "a former turn", "unknown", "empty at the turn"],
+)
+def test_records_of_the_source_that_nothing_copies_are_counted(
+    checkpoints: Sequence[tuple[int, int]], copied_back: Mapping[str, int] | None, others: int | None, source: list[int]
+) -> None:
+    """The copies to the target continue behind records of a producer that still writes to the source."""
+    source[0] = 1
+    target = FilledTarget(CLAIM._replace(direction=BACK, starts=(9,)), 13, [], *checkpoints)
+    back = {} if copied_back is None else {TopicPartition("copy", 0): copied_back}
+    plan = planned(target, replace(view_of(), copied_back=back), FORWARD)
+    assert plan.others == ({TopicPartition("a", 0): others} if others else {})
+    assert (plan.partitions, plan.is_turned) == ([PartitionReversal(7, 0, 7)], False)
 
 
 @pytest.mark.parametrize(

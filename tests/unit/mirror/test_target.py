@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.mirror.values import Claim, MirroredTopic, check_claims
+from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, check_dead_letters
 
 pytestmark = pytest.mark.unit
 
@@ -48,3 +48,13 @@ def test_a_claim_is_refused(mirror: str, source: str, target: str, expected: str
     """
     with pytest.raises(ConfigError, match=expected):
         check_claims(CLAIMS, mirror, source, [MirroredTopic("a", target, 1, {})])
+
+
+@pytest.mark.parametrize("topic", ["mirrored", "b", CLAIMS_TOPIC])
+def test_dead_letters_have_a_topic_of_their_own(topic: str) -> None:
+    """In a topic that is a mirror, they would be records that the source does not have."""
+    claims, topics = {"mirrored": Claim("other", "x", "old:9092")}, [MirroredTopic("a", "b", 1, {})]
+    with pytest.raises(ConfigError, match=rf"dead\.letter\.topic: '{topic}' given; mirrors write to this topic"):
+        check_dead_letters(topic, claims, topics)
+    check_dead_letters("", claims, topics)
+    check_dead_letters("a", claims, topics)
