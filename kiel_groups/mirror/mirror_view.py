@@ -89,6 +89,8 @@ class MirrorView:
         partitions: The partitions of the mirror's tasks, in their order; empty before the connector has made its tasks.
         stored: The stored positions: by None or, for what is copied back, "target"; by topic and number of the
             partition that records are copied from.
+        counts: The numbers of mirrored records and of their bytes of each partition of the source, also of those that
+            no task mirrors at the moment.
         copied_back: The stored source offsets of what is copied back, by partition of the target.
         lag_problem: The first reason why ends of logs are unknown, or "".
         target_problem: Why the checkpoints on the target are unknown, or "".
@@ -100,6 +102,7 @@ class MirrorView:
     group: WorkerGroup
     partitions: tuple[PartitionProgress, ...] = ()
     stored: Mapping[tuple[str | None, str, int], int] = field(default_factory=dict)
+    counts: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     copied_back: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
     lag_problem: str = ""
     target_problem: str = ""
@@ -173,8 +176,13 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
     ]
     positions = {place: offset["offset"] for place, (offset, _) in stored.items() if "offset" in offset}
-    back = {TopicPartition(name, at): offset for (side, name, at), (offset, _) in stored.items() if side == "target"}
-    return MirrorView(name, workers, tuple(known), positions, back, logs.problem, seen_ms=seen_ms)
+    counts, back = dict[TopicPartition, tuple[int, int]](), dict[TopicPartition, Mapping[str, Any]]()
+    for (side, topic, number), (offset, _) in stored.items():
+        if side is None:
+            counts[TopicPartition(topic, number)] = offset.get("records", 0), offset.get("bytes", 0)
+        else:
+            back[TopicPartition(topic, number)] = offset
+    return MirrorView(name, workers, tuple(known), positions, counts, back, logs.problem, seen_ms=seen_ms)
 
 
 def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: float) -> MirrorView:

@@ -103,7 +103,8 @@ class MirrorProgress:
 
 def _mirrored_since(first: MirrorView, last: MirrorView) -> tuple[int, int]:
     """Return how many records and bytes were mirrored between two views. Partitions may have left the mirror."""
-    before = {each.partition: (each.records, each.size_bytes) for each in first.partitions}
+    # A topic that was stopped or left out has no task in the first view, and is not counted anew when it returns.
+    before = {**first.counts, **{each.partition: (each.records, each.size_bytes) for each in first.partitions}}
     counts = [(each, before.get(each.partition, (0, 0))) for each in last.partitions]
     return sum(each.records - old for each, (old, _) in counts), sum(each.size_bytes - old for each, (_, old) in counts)
 

@@ -60,6 +60,13 @@ def test_a_partition_that_leaves_the_mirror_does_not_count() -> None:
     assert progress.add(view(1_000, 1_100)) == "100 records, 100/s, 0.0 MB/s, lag 2,900"
 
 
+def test_a_topic_that_returns_to_the_mirror_is_not_counted_anew() -> None:
+    """A topic that was stopped while it was turned has been mirrored before."""
+    stopped = replace(view(0, 0), partitions=(), counts={PARTITION: (1_000, 100_000)})
+    progress = MirrorProgress(stopped, None)
+    assert progress.add(view(1_000, 1_100)) == "100 records, 100/s, 0.0 MB/s, lag 2,900"
+
+
 def test_the_end_of_a_run() -> None:
     """A run has caught up at the ends that the logs had at its start, once each partition has a task."""
     progress = MirrorProgress(NOTHING, LOGS)
