@@ -4,6 +4,7 @@ Make a site of pages that stay plain reStructuredText, so that code hosts show t
 - The lists of ``docs/index.rst`` become the tables of contents.
 - A literal that names a page, such as ``glossary.rst``, becomes a link with the title of the page.
 - The first use of a term on a page links to the glossary.
+- Blocks of commands and their output are highlighted, and a selection has only the commands.
 - The directive ``commands`` has the help of the commands in a section of the command line.
 - The end of a build checks that each link within the site has a target.
 """
@@ -45,6 +46,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("commands", Commands)
     app.connect("source-read", add_contents)
     app.connect("doctree-read", link_pages)
+    app.connect("doctree-read", mark_commands)
     app.connect("doctree-read", note_terms)
     app.connect("doctree-resolved", link_terms)
     app.connect("build-finished", check_links)
@@ -105,6 +107,13 @@ def _page(app: Sphinx, docname: str, path: str) -> str | None:
     return next(
         (page for page in app.env.found_docs if number and PurePosixPath(page).name.startswith(number[1])), None
     )
+
+
+def mark_commands(app: Sphinx, document: nodes.document) -> None:
+    """Mark the blocks in which lines that begin with ``$`` are commands, and the others their output."""
+    for block in document.findall(nodes.literal_block):
+        if block.astext().startswith("$ ") and "language" not in block:
+            block["language"] = "console"
 
 
 def note_terms(app: Sphinx, document: nodes.document) -> None:

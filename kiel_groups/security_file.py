@@ -6,15 +6,14 @@ import logging
 import os
 import socket
 import ssl
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from kiel_groups.config import HostPort, Secret, parse_hosts
 from kiel_groups.errors import ConfigError
+from kiel_groups.toml_files import check_keys, read_toml
 
 log = logging.getLogger(__name__)
 
@@ -158,13 +157,7 @@ def read_security(path: Path, kind: type[S], warn: Callable[[str], object] = log
     Raises:
         ConfigError: The file cannot be read, or has a mistake.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # The text of the error has at most one character of the file.
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+    content = read_toml(path, str(path))
     if not content and path.is_file():
         # A program that is writing the file may have truncated it. Without tables, all servers would count as open.
         raise ConfigError(f"{path} has no table; expected [zookeeper] or [kafka]")
@@ -215,12 +208,9 @@ def _texts(content: Mapping[str, Any]) -> list[tuple[str, object]]:
 def _security(place: str, folder: Path, table: Mapping[str, Any], kind: type[S]) -> S:
     """Return the settings of one table. ``place`` names the file and the table in errors."""
     known = {each.name.replace("_", "-"): each for each in fields(kind)}
+    check_keys(table, known, place)
     values: dict[str, Any] = {}
     for key, given in table.items():
-        if key not in known:
-            near = get_close_matches(key.replace("_", "-"), known, 1)
-            expected = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"{place}: there is no {key!r:.100}; {expected}")
         where = f"{place} {key}"
         if key == "servers":
             values[key] = parse_hosts(given, kind.PORT, where)

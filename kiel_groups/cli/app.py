@@ -61,7 +61,7 @@ SECTIONS = {
         "consume": "Print records, as a member of a group or alone.",
     },
     "Run processes": {
-        "serve": "Allocate the partitions of a group without consuming.",
+        "serve": "Show groups in a browser, as metrics and by a webhook; lead groups.",
         "workers": "Run and show workers, which share connectors.",
         "connectors": "List, create and change the connectors of workers.",
         "connector-plugins": "List the connectors that are installed at a worker.",

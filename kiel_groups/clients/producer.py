@@ -450,7 +450,7 @@ class Producer:
 
     @property
     def batch_size(self) -> int:
-        """The number of records that wait until they are sent together."""
+        """How many records wait before they are sent together."""
         return self._config.batch_size
 
     @property

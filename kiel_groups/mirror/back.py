@@ -29,6 +29,10 @@ _SLICE_S = 0.25
 _LATE_S = 10.0
 #: How long a task that ends waits for the records in flight, in milliseconds.
 _CLOSE_MS = 1_000
+#: How long the source may wait for replicas, in milliseconds. A batch whose replicas are late is stored already, and
+#: would be stored again by the next try. Within replica.lag.time.max.ms, by default 10 s, a follower that is gone is no
+#: longer waited for.
+_ACKS_MS = 30_000
 #: The source may be gone for long. The task is stopped before the producer gives up.
 _RETRIES = 1_000_000
 
@@ -89,7 +93,7 @@ class BackCopier:
         #: The topics that are not copied back any more. Their partitions are not assigned.
         self._turned: frozenset[str] = frozenset()
         self._assign()
-        self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES)
+        self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES, ack_timeout=_ACKS_MS)
 
     def copy(self) -> list[SourcePosition]:
         """
@@ -136,11 +140,7 @@ class BackCopier:
     def _send(self, partition: TopicPartition, messages: Sequence[Message]) -> tuple[Future[Any], Future[Any]]:
         """Return the outcome of all records but the last one, and that of the last one."""
         if (first := messages[0].offset() or 0) < self._positions[partition]:
-            raise KielGroupsError(
-                f"{partition} of the target was copied back up to offset {self._positions[partition]}, and continues at"
-                f" {first}: the topic was deleted and created again, or has lost records; delete its claim in"
-                f" {CLAIMS_TOPIC}"
-            )
+            raise KielGroupsError(self._started_over(partition, first))
         topic, number = self._topics[partition.topic], partition.partition
         keys, values = [message.key() for message in messages], [message.value() for message in messages]
         many = self._producer.produce_many(topic, values[:-1], keys[:-1], number)
@@ -192,12 +192,24 @@ class BackCopier:
 
     def _failure(self, partition: TopicPartition, error: KafkaError) -> str:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            position, (_, end) = self._positions[partition], self._target.logs([partition.topic])[partition]
+            if end < position:
+                return self._started_over(partition, end)
             return (
-                f"{partition} of the target does not have offset {self._positions[partition]}, where the copies back"
-                f" continue ({error.str()}): records were deleted before they were copied; to accept that, set"
+                f"{partition} of the target does not have offset {position}, where the copies back continue"
+                f" ({error.str()}): records were deleted before they were copied; to accept that, set"
                 " source.auto.offset.reset to earliest"
             )
         return f"the target {self._target.servers}: cannot read {partition}: {error.str()}"
+
+    def _started_over(self, partition: TopicPartition, offset: int) -> str:
+        topic = self._topics[partition.topic]
+        return (
+            f"{partition} of the target was copied back up to offset {self._positions[partition]}, and its log is at"
+            f" {offset} again: the topic was deleted and created again, or has lost records; its new records are not on"
+            f" the source: leave {topic} out of the topics of this mirror, and mirror it by a connector of another name"
+            " to another topic (target.topic.format), where its producers and consumers continue"
+        )
 
 
 def _next_offset(messages: Sequence[Message]) -> int:

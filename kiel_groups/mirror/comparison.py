@@ -18,7 +18,6 @@ from hashlib import blake2b
 from itertools import islice, pairwise, product
 from typing import NamedTuple
 
-from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.model import TopicPartition
 
 #: The kinds of differences that nothing explains, and ``DOUBLED``, which a restart of an at-least-once mirror explains.
@@ -122,15 +121,14 @@ class PartitionComparison:
 
     def add(self, kind: str, source: Sequence[int], target: Sequence[int]) -> None:
         """Add records that differ, by their offsets on the sides that have them."""
-        count = len(source) or len(target)
-        self.counts[kind] += count
         ranges = [(each[0], each[-1] + 1) if each else None for each in (source, target)]
-        self.add_range(kind, ranges[0], ranges[1], count)
+        self.add_range(kind, ranges[0], ranges[1], len(source) or len(target))
 
     def add_range(
         self, kind: str, source: tuple[int, int] | None, target: tuple[int, int] | None, records: int
     ) -> None:
         """Add a range of differences. A range that continues the last one becomes a part of it."""
+        self.counts[kind] += records
         last = self.differences[-1] if self.differences else None
         if last is not None and last.kind == kind:
             sides = ((last.source, source), (last.target, target))
@@ -270,67 +268,41 @@ class _TooManyError(Exception):
     """The sides differ at too many places."""
 
 
-def compare(
-    result: PartitionComparison,
-    mirrored: MirroredPartition | None,
-    limits: Sequence[tuple[int, int]],
-    beginning: Beginning,
-    source: Iterator[Records],
-    target: Iterator[Records],
-    end: int,
-    *,
-    dead_letters: Collection[int] = (),
-    is_compacted: bool = False,
-) -> None:
+class Comparison:
     """
-    Compare a partition, and add what is found to a result.
+    Compares both sides of a partition, record by record where they differ, and adds what it finds to a result.
 
     Args:
         result: The result of the partition.
-        mirrored: How far the partition is mirrored, or None if it is not.
         limits: The checkpoints of the partition, ascending on both sides.
         beginning: Where the records begin.
         source: The records of the source.
         target: The records of the target.
         end: The end of the log of the source.
+        position: The offset of the source up to which the partition is mirrored.
         dead_letters: The source offsets of records that are dead letters.
         is_compacted: Whether the topic is compacted.
     """
-    later = [each for each in limits if each[0] > beginning.source and each[1] > beginning.target]
-    shown = [later[at * len(later) // _MOST_SUMS] for at in range(_MOST_SUMS)] if len(later) > _MOST_SUMS else later
-    bounds = [(beginning.source, beginning.target), *shown]
-    sides = _Side(source, [each[0] for each in bounds]), _Side(target, [each[1] for each in bounds])
-    position = mirrored.position if mirrored else beginning.source
-    comparison = _Comparison(result, sides, later, position, end, dead_letters, is_compacted)
-    try:
-        if beginning.skips:
-            comparison.skip(beginning.skips)
-        comparison.run()
-    except _TooManyError:
-        result.is_cut = True
-    comparison.report_missing()
-    result.records = sides[0].records, sides[1].records
-    sums = zip(sides[0].sums(), sides[1].sums(), strict=True)
-    result.sums = [(one, other) for one, other in sums if one.records or other.records]
-
-
-class _Comparison:
-    """Compares both sides record by record where they differ. The arguments are those of ``compare``."""
 
     def __init__(
         self,
         result: PartitionComparison,
-        sides: tuple[_Side, _Side],
         limits: Sequence[tuple[int, int]],
-        position: int,
+        beginning: Beginning,
+        source: Iterator[Records],
+        target: Iterator[Records],
         end: int,
-        dead_letters: Collection[int],
-        is_compacted: bool,
+        *,
+        position: int,
+        dead_letters: Collection[int] = (),
+        is_compacted: bool = False,
     ) -> None:
-        self._result = result
-        self._source, self._target = sides
+        self._result, self._beginning = result, beginning
         #: The checkpoints after the beginning.
-        self._limits = limits
+        self._limits = later = [each for each in limits if each[0] > beginning.source and each[1] > beginning.target]
+        shown = [later[at * len(later) // _MOST_SUMS] for at in range(_MOST_SUMS)] if len(later) > _MOST_SUMS else later
+        self._source = _Side(source, [beginning.source, *(each[0] for each in shown)])
+        self._target = _Side(target, [beginning.target, *(each[1] for each in shown)])
         self._position, self._end = position, end
         self._dead_letters = dead_letters
         self._is_compacted = is_compacted
@@ -340,7 +312,20 @@ class _Comparison:
         self._places = 0
 
     def run(self) -> None:
-        """Compare both sides to their ends. Raise _TooManyError if they differ at too many places."""
+        """Compare both sides to their ends, or until they differ at too many places."""
+        result, source, target = self._result, self._source, self._target
+        try:
+            if self._beginning.skips:
+                self._skip(self._beginning.skips)
+            self._compare()
+        except _TooManyError:
+            result.is_cut = True
+        self._report_missing()
+        result.records = source.records, target.records
+        sums = zip(source.sums(), target.sums(), strict=True)
+        result.sums = [(one, other) for one, other in sums if one.records or other.records]
+
+    def _compare(self) -> None:
         source, target = self._source, self._target
         while True:
             source.fill(_WINDOWS[-1])
@@ -355,7 +340,7 @@ class _Comparison:
             else:
                 self._differ()
 
-    def skip(self, name: str) -> None:
+    def _skip(self, name: str) -> None:
         """
         Skip the first records of one side, which the other side has deleted.
 
@@ -376,7 +361,7 @@ class _Comparison:
             if is_found or not taken:
                 return
 
-    def report_missing(self, count: int = _MOST_MISSING + _WINDOWS[-1]) -> None:
+    def _report_missing(self, count: int = _MOST_MISSING + _WINDOWS[-1]) -> None:
         """Report the first of the records that the target lacks so far. If they come later, they are doubled then."""
         for offset in list(islice(self._missing, count)):
             del self._missing[offset]
@@ -390,7 +375,6 @@ class _Comparison:
         """Report the rest of the source, which is not mirrored yet. It is not read."""
         if self._source.offsets:
             begin, end = self._source.offsets[0], self._end
-            self._result.counts[WAITING] += end - begin
             self._result.add_range(WAITING, (begin, end), None, end - begin)
 
     def _differ(self) -> None:
@@ -405,13 +389,14 @@ class _Comparison:
         self._count_place()
         place = _next_equal(source.digests, target.digests)
         at = self._history.find(target.digests[:_RUN])
+        copied = 0 if at is None else self._history.equal(at, target.digests)
         # A long copy of earlier records goes before a place that is within the copy, by records that occur often.
-        if at is not None and (place is None or self._history.equal(at, target.digests) > max(place[1], _RUN - 1)):
-            self._double(at)
+        if copied and (place is None or copied > max(place[1], _RUN - 1)):
+            self._replace(0, copied)
         elif place is not None:
             self._replace(*place)
         elif (at := self._history.find(target.digests[:1])) is not None:
-            self._double(at)
+            self._replace(0, self._history.equal(at, target.digests))
         else:
             self._skip_to_limit()
 
@@ -442,7 +427,7 @@ class _Comparison:
             for other in others[len(left) :]:
                 self._result.add(self._kind_of(EXTRA), (), [other])
         if len(self._missing) > _MOST_MISSING:
-            self.report_missing(_MOST_MISSING // 2)
+            self._report_missing(_MOST_MISSING // 2)
 
     def _copies(self, extra: Records) -> list[int]:
         """Report records of the target that are copies of records of the source. Return the offsets of the others."""
@@ -470,16 +455,6 @@ class _Comparison:
             else:
                 self._result.add(DOUBLED, [offset], [other])
 
-    def _double(self, index: int) -> None:
-        """Report the next records of the target as copies of those of the source from an index of the history on."""
-        while index < len(self._history.offsets):
-            self._target.fill(_WINDOWS[-1])
-            if not (count := self._history.equal(index, self._target.digests)):
-                return
-            copies = self._target.take(count)
-            self._report_copies(self._history.offsets[index : index + count], copies.offsets)
-            index += count
-
     def _skip_to_limit(self) -> None:
         """Report both sides as different up to the next checkpoint or their ends; record by record if few are left."""
         source, target = self._source, self._target
@@ -492,7 +467,6 @@ class _Comparison:
             return
         ends = source.take_until(limit[0]), target.take_until(limit[1])
         records = max(count for count, _ in ends)
-        self._result.counts[UNLIKE] += records
         self._result.add_range(UNLIKE, (begin[0], ends[0][1]), (begin[1], ends[1][1]), records)
 
 

@@ -16,10 +16,17 @@ from itertools import cycle, repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kiel_groups.config import ResetPolicy, check_name
-from kiel_groups.errors import BrokerError, ConfigError, KielGroupsError, OffsetOutOfRangeError, TaskStoppedError
+from kiel_groups.errors import (
+    BrokerError,
+    ConfigError,
+    KielGroupsError,
+    OffsetOutOfRangeError,
+    RetriableBrokerError,
+    TaskStoppedError,
+)
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import MirrorMetrics
-from kiel_groups.mirror.settings import CONFIG, parse_properties
+from kiel_groups.mirror.settings import CONFIG, hashed_partitions, parse_properties
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -193,26 +200,6 @@ def _target_name(settings: Settings, topic: str) -> str:
     return check_name(target_topic(settings["target.topic.format"], topic), "topic")
 
 
-def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
-    """
-    Return the number of partitions of a topic on the target, or 0 if records keep their partitions.
-
-    Args:
-        setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".
-        topic: The name of the topic on the source.
-        partitions: The number of partitions on the source.
-
-    Raises:
-        ConfigError: The source has more partitions.
-    """
-    wanted = partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
-    if setting and wanted < partitions:
-        raise ConfigError(
-            f"target.partitions: {setting} given; expected at least {partitions}, the number of partitions of {topic}"
-        )
-    return wanted
-
-
 class MirrorTask(SourceTask):
     """
     Copies the records of fixed partitions to the target, in their order.
@@ -324,6 +311,10 @@ class MirrorTask(SourceTask):
         Begin the partitions that the mirror has not begun yet, and those whose topic was turned forward again.
 
         If the target has the records before a partition's position already, its checkpoint is written at once.
+
+        Raises:
+            RetriableBrokerError: Such a topic was stopped or turned since the task has read its claim. Its end on the
+                target may be behind records that are to be copied back.
         """
         starts = json.loads(self._settings["start.offsets"] or "{}")
         begun: dict[TopicPartition, int | None] = {}
@@ -335,7 +326,11 @@ class MirrorTask(SourceTask):
             elif partition not in self._next:
                 begun[partition] = starts.get(partition.topic, {}).get(str(partition.partition))
         known = {partition: start for partition, start in begun.items() if start is not None}
-        logs = target.logs(sorted({self._names[partition.topic] for partition in known}))
+        names = {self._names[partition.topic] for partition in known}
+        logs = target.logs(sorted(names))
+        # Asked after the ends: these were read while the topics were copied to the target.
+        if names and (turned := names & self._check.turned()):
+            raise RetriableBrokerError(f"the direction of {some(sorted(turned))} has changed since the task began")
         for number, writer in self._writers.items():
             beginnings: dict[TopicPartition, tuple[int, int] | None] = {}
             for partition, start in begun.items():
@@ -690,7 +685,9 @@ class MirrorConnector(SourceConnector):
                 if (self._topics(), self._turns(self._target.claims())) != self._known:
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
-                log.warning("%s: cannot look for new topics: %s", self._context.name, error)
+                again_s = self._settings["refresh.interval.ms"] / 1000
+                text = "%s: its tasks stay as they are: %s; looking for changes again in %g s"
+                log.warning(text, self._context.name, error, again_s)
             except Exception as error:
                 self._context.raise_error(error)
                 return

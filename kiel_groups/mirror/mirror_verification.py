@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from fnmatch import fnmatchcase
-from itertools import chain, groupby
+from itertools import chain, groupby, islice, takewhile
 from typing import NamedTuple
-
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kiel_groups import model
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
@@ -21,21 +19,21 @@ from kiel_groups.mirror.comparison import (
     DELETED,
     UNLIKE,
     Beginning,
-    Difference,
+    Comparison,
     PartitionComparison,
     Records,
     beginning_of,
-    compare,
     digest_of,
 )
-from kiel_groups.mirror.target import PASSING, TargetCluster
+from kiel_groups.mirror.mirror_view import source_logs
+from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import BACK, RETURNING, Claim
 from kiel_groups.sync import SingleConsumer
 from kiel_groups.wording import some
 
-#: The most records of a read, and how long one read waits, in seconds.
-_MOST_RECORDS, _READ_S = 10_000, 0.1
-#: How long a side may deliver no record, in seconds.
+#: The most records of a read.
+_MOST_RECORDS = 10_000
+#: How long the source may deliver no record, in seconds.
 _PATIENCE_S = 30.0
 #: How long the rest of a log that its leader counts may have no record for consumers, in seconds.
 _REST_S = 3.0
@@ -103,50 +101,37 @@ class MirrorVerification:
 
     def run(self) -> Iterator[PartitionComparison]:
         """Compare one partition after the other, and yield the result of each."""
-        claims = self._target.claims_of(self._mirror)
-        names = {claim.topic: target for target, claim in sorted(claims.items())}
-        matching = {pattern: [each for each in names if fnmatchcase(each, pattern)] for pattern in self._topics}
-        if missing := [pattern for pattern, found in matching.items() if not found]:
-            known = some(sorted(names)) or "none"
-            raise ConfigError(f"the mirror {self._mirror!r} has no topic {some(missing)}; its topics are {known}")
-        names = {topic: names[topic] for topic in sorted(set(chain.from_iterable(matching.values())))}
-        with (
-            SingleConsumer(self._brokers, auto_offset_reset="none") as source,
-            closing(self._target.consumer()) as target,
-        ):
-            partitions = self._partitions(source, {topic: (name, claims[name]) for topic, name in names.items()})
+        known = {claim.topic: (name, claim) for name, claim in self._target.claims_of(self._mirror).items()}
+        names = {pattern: [each for each in known if fnmatchcase(each, pattern)] for pattern in self._topics}
+        if missing := [pattern for pattern, found in names.items() if not found]:
+            others = some(sorted(known)) or "none"
+            raise ConfigError(f"the mirror {self._mirror!r} has no topic {some(missing)}; its topics are {others}")
+        topics = {topic: known[topic] for topic in sorted({*chain(*names.values())})}
+        with SingleConsumer(self._brokers, auto_offset_reset="none") as source:
+            partitions = self._partitions(source, topics)
             self._total = sum(end - start for each in partitions for start, end in [each.source_log])
             for topic, own in groupby(partitions, key=lambda each: each.partition.topic):
                 listed = list(own)
                 if any(each.mirrored is not None and each.mirrored.is_hashed for each in listed):
-                    yield self._compare_hashed(topic, listed, source, target)
+                    yield self._compare_hashed(topic, listed, source)
                 else:
-                    yield from (self._compare(each, source, target) for each in listed)
+                    yield from (self._compare(each, source) for each in listed)
 
     def _partitions(self, source: SingleConsumer, topics: Mapping[str, tuple[str, Claim]]) -> list[_Partition]:
-        names = {topic: name for topic, (name, _) in topics.items()}
         # In this order, each record before the end of the target is before the end of the source.
-        target_logs = self._target.logs(names.values())
-        mirrored = self._target.mirrored(self._mirror)
-        if gone := sorted(names.keys() - source.topics()):
-            raise ConfigError(f"the source {self._brokers} has no topic {some(gone)}")
-        wanted = [
-            model.TopicPartition(topic, number)
-            for topic in names
-            for number in sorted(source.partitions_for_topic(topic) or ())
-        ]
-        starts, ends = source.beginning_offsets(wanted), source.end_offsets(wanted)
-        targets = {each.topic for each in target_logs}
-        settings = self._target.settings(sorted(targets))
+        target_logs = self._target.logs(name for name, _ in topics.values())
+        mirrored, sources = self._target.mirrored(self._mirror), source_logs(source, topics)
+        settings = self._target.settings(sorted({each.topic for each in target_logs}))
         dead_letters = self._dead_letters()
         found: list[_Partition] = []
-        for each in wanted:
+        for each, source_log in sources.items():
             name, claim = topics[each.topic]
             own = {other.partition: log for other, log in target_logs.items() if other.topic == name}
-            source_log, how_far = (starts[each], ends[each]), mirrored.get(each)
+            how_far = mirrored.get(each)
             if claim.direction in (BACK, RETURNING):
                 # What follows was written on the target, and copied back at least once.
-                source_log = starts[each], min(ends[each], how_far.position if how_far else 0)
+                start, end = source_log
+                source_log = start, min(end, how_far.position if how_far else 0)
                 own = {
                     number: (start, min(end, claim.starts[number]))
                     for number, (start, end) in own.items()
@@ -158,7 +143,7 @@ class MirrorVerification:
             found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted, resumed))
         return found
 
-    def _compare(self, each: _Partition, source: SingleConsumer, target: Consumer) -> PartitionComparison:
+    def _compare(self, each: _Partition, source: SingleConsumer) -> PartitionComparison:
         """Compare one partition."""
         result, begun, number = PartitionComparison(each.partition, each.target), self._done, each.partition.partition
         if (target_log := each.target_logs.get(number)) is None:
@@ -176,22 +161,22 @@ class MirrorVerification:
             result.refusal = "each side has deleted what the other side has left"
             return result
         _note_earlier(result, starts, limits, beginning)
-        compare(
+        Comparison(
             result,
-            each.mirrored,
             limits,
             beginning,
             self._of_source(source, each.partition, beginning.source, each.source_log[1]),
-            self._of_target(target, each.target, number, beginning.target, target_log[1]),
+            self._of_target(each.target, number, beginning.target, target_log[1]),
             each.source_log[1],
+            position=each.mirrored.position if each.mirrored else beginning.source,
             dead_letters=each.dead_letters,
             is_compacted=each.is_compacted,
-        )
+        ).run()
         self._done = begun + each.source_log[1] - each.source_log[0]
         return result
 
     def _compare_hashed(
-        self, topic: str, partitions: Sequence[_Partition], source: SingleConsumer, target: Consumer
+        self, topic: str, partitions: Sequence[_Partition], source: SingleConsumer
     ) -> PartitionComparison:
         """Compare the number and the sum of the records of a topic whose keys are hashed anew."""
         first, sums = partitions[0], [[0, 0], [0, 0]]
@@ -201,15 +186,14 @@ class MirrorVerification:
                 pairs = zip(records.offsets, records.digests, strict=True)
                 _add(sums[0], [digest for offset, digest in pairs if offset not in each.dead_letters])
         for number, (start, end) in first.target_logs.items():
-            for records in self._of_target(target, first.target, number, start, end):
+            for records in self._of_target(first.target, number, start, end):
                 _add(sums[1], records.digests)
         (count, total), (other, other_total) = sums
         result = PartitionComparison(model.TopicPartition(topic, ALL), first.target, records=(count, other))
         if (count, total) == (other, other_total):
             result.equal = count
         else:
-            result.counts[UNLIKE] = max(1, abs(count - other))
-            result.differences.append(Difference(UNLIKE, None, None, result.counts[UNLIKE]))
+            result.add_range(UNLIKE, None, None, max(1, abs(count - other)))
         return result
 
     def _of_source(
@@ -239,27 +223,13 @@ class MirrorVerification:
             if waited_s > _PATIENCE_S:
                 raise KielGroupsError(f"the source does not deliver the records of {partition} from {position} on")
 
-    def _of_target(self, consumer: Consumer, topic: str, number: int, start: int, end: int) -> Iterator[Records]:
+    def _of_target(self, topic: str, number: int, start: int, end: int) -> Iterator[Records]:
         """Yield the committed records of a partition of the target between two offsets."""
-        if start >= end:
-            return
-        consumer.assign([TopicPartition(topic, number, start)])
-        idle_s = time.monotonic()
-        while True:
-            found: list[Message] = []
-            for message in consumer.consume(_MOST_RECORDS, _READ_S):
-                if (error := message.error()) is None and (message.offset() or 0) < end:
-                    found.append(message)
-                elif error is None or error.code() == KafkaError._PARTITION_EOF:
-                    yield _records(found)
-                    return
-                elif error.code() not in PASSING:
-                    raise self._target.failure(f"read {topic}", KafkaException(error))
-            if found:
-                idle_s = time.monotonic()
-                yield _records(found)
-            elif time.monotonic() - idle_s > _PATIENCE_S:
-                raise KielGroupsError(f"the target {self._target.servers} does not answer: cannot read {topic}")
+        messages = self._target.messages(topic, number, start=start) if start < end else iter(())
+        before_end = takewhile(lambda message: (message.offset() or 0) < end, messages)
+        while found := list(islice(before_end, _MOST_RECORDS)):
+            digests = [digest_of(message.key(), message.value()) for message in found]
+            yield Records([message.offset() or 0 for message in found], digests)
 
     def _show(self, partition: model.TopicPartition, count: int) -> None:
         self._done += count
@@ -276,20 +246,12 @@ class MirrorVerification:
                 raise ConfigError(f"the target {self._target.servers} has no topic of dead letters {topic!r}")
             for message in self._target.messages(topic, *range(count)):
                 headers = dict(message.headers() or ())
+                place, offset = (headers.get(name) or b"" for name in (_PARTITION_HEADER, _OFFSET_HEADER))
                 # Another message of the topic is no dead letter of a mirror.
                 with suppress(ValueError):
-                    partition = model.TopicPartition.parse(_text(headers.get(_PARTITION_HEADER)))
-                    found.setdefault(partition, set()).add(int(_text(headers.get(_OFFSET_HEADER))))
+                    partition = model.TopicPartition.parse(place.decode() if isinstance(place, bytes) else place)
+                    found.setdefault(partition, set()).add(int(offset))
         return found
-
-
-def _text(header: str | bytes | None) -> str:
-    return header.decode("utf-8", "replace") if isinstance(header, bytes) else header or ""
-
-
-def _records(messages: list[Message]) -> Records:
-    digests = [digest_of(message.key(), message.value()) for message in messages]
-    return Records([message.offset() or 0 for message in messages], digests)
 
 
 def _add(total: list[int], digests: Sequence[bytes]) -> None:
@@ -307,6 +269,5 @@ def _note_earlier(
         begun = min(max(first[side], start), at)
         for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
             if one < other:
-                result.counts[kind] += other - one
                 own = one, other
                 result.add_range(kind, own if side == 0 else None, own if side == 1 else None, other - one)

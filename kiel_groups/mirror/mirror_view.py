@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from kiel_groups.errors import KielGroupsError, ProtocolError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
@@ -28,6 +28,8 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import find_logs
 from kiel_groups.ops.zookeeper_client import zookeeper
 from kiel_groups.ops.zookeeper_reader import broker_addresses, read_brokers, read_tree
+from kiel_groups.sync import SingleConsumer
+from kiel_groups.wording import some
 from kiel_groups.workers.plugins.secret_references import has_reference
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_group_of
 from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
@@ -204,6 +206,23 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
     own = sorted((claim.topic, claim.direction) for claim in claims.values() if claim.mirror == view.name)
     stopped = [f"the topic {topic} {INTERRUPTED[direction]}" for topic, direction in own if direction in INTERRUPTED]
     return replace(view, partitions=tuple(partitions), stopped=tuple(stopped))
+
+
+def source_logs(consumer: SingleConsumer, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
+    """
+    Return the start and the end of the log of each partition of topics of the source, in the order of the topics.
+
+    Raises:
+        ConfigError: The source does not have one of the topics any more.
+        KielGroupsError: The source does not answer.
+    """
+    wanted = list(topics)
+    if gone := sorted(set(wanted) - consumer.topics()):
+        raise ConfigError(f"the source has no topic {some(gone)} any more")
+    numbers = {topic: sorted(consumer.partitions_for_topic(topic) or ()) for topic in wanted}
+    partitions = [TopicPartition(topic, number) for topic in wanted for number in numbers[topic]]
+    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    return {each: (starts[each], ends[each]) for each in partitions}
 
 
 def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]:

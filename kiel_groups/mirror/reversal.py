@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.checkpoints import MirroredPartition
-from kiel_groups.mirror.mirror_view import MirrorView
+from kiel_groups.mirror.mirror_view import MirrorView, source_logs
 from kiel_groups.mirror.values import (
     BACK,
     FORWARD,
@@ -35,7 +38,7 @@ class PartitionReversal(NamedTuple):
     Args:
         end: The end of the source's partition.
         left: How many records the mirror has not copied yet in the present direction, at most. The number is negative
-            if the source ends before the position of the mirror.
+            if the log that it copies ends before the position of the mirror.
         start: Where the copies begin after the turn: an offset of the target for ``BACK``, else of the source.
     """
 
@@ -102,18 +105,11 @@ def plan_reversal(
             raise ConfigError(f"the topic {topic} {INTERRUPTED[other]}")
     logs = target.logs(names[topic] for topic in topics)
     with SingleConsumer(brokers) as consumer:
-        known = consumer.topics()
-        if gone := [topic for topic in topics if topic not in known]:
-            raise ConfigError(f"the source has no topic {some(gone)} any more")
-        partitions = [
-            TopicPartition(topic, number) for topic in topics for number in consumer.partitions_for_topic(topic) or ()
-        ]
         # Read before the ends: a record that is written meanwhile counts as not mirrored.
-        mirrored = target.mirrored(view.name)
-        starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        mirrored, sources = target.mirrored(view.name), source_logs(consumer, topics)
     plans = []
     for topic in topics:
-        own = sorted(partition for partition in partitions if partition.topic == topic)
+        own = [each for each in sources if each.topic == topic]
         copies = sorted(each for each in logs if each.topic == names[topic])
         if len(copies) != len(own) or any(each in mirrored and mirrored[each].is_hashed for each in own):
             raise ConfigError(
@@ -122,10 +118,15 @@ def plan_reversal(
                 " must not have been hashed anew"
             )
         if direction == BACK:
-            plan = [_plan_back(view, each, mirrored.get(each), starts[each], ends[each]) for each in own]
+            plan = [_plan_back(view, each, mirrored.get(each), *sources[each]) for each in own]
         else:
-            left = [_left_on_target(target, view, claims[each.topic], each, logs[each][1]) for each in copies]
-            plan = [PartitionReversal(ends[each], count, ends[each]) for each, count in zip(own, left, strict=True)]
+            # Read after the ends of the logs: a transaction that is open before these counts as left.
+            left = [
+                _left_on_target(target, view, claims[each.topic], each, logs[each][1], stable)
+                for each, stable in zip(copies, target.stable_ends(copies), strict=True)
+            ]
+            ends = [sources[each][1] for each in own]
+            plan = [PartitionReversal(end, count, end) for end, count in zip(ends, left, strict=True)]
         plans.append(TopicReversal(names[topic], claims[names[topic]], direction, plan))
     return plans
 
@@ -144,12 +145,25 @@ def _plan_back(
     return PartitionReversal(end, end - position, last)
 
 
-def _left_on_target(target: TargetCluster, view: MirrorView, claim: Claim, copy: TopicPartition, end: int) -> int:
-    """Return how many records of the target's partition are not copied back, at most."""
+def _left_on_target(
+    target: TargetCluster, view: MirrorView, claim: Claim, copy: TopicPartition, end: int, stable: int
+) -> int:
+    """
+    Return how many records of the target's partition are not copied back, at most. See ``PartitionReversal.left``.
+
+    Args:
+        target: The target cluster.
+        view: The mirror.
+        claim: The claim of the partition's topic.
+        copy: The partition of the target.
+        end: The end of its log.
+        stable: Its last stable offset. A transaction that is open there may still be committed.
+    """
     position = max((*claim.starts[copy.partition :][:1], view.stored.get(("target", *copy), 0)))
-    # The last offsets may be those of transactions: their markers, or records that were aborted.
-    is_left = end > position and next(target.messages(copy.topic, copy.partition, start=position), None) is not None
-    return end - position if is_left else 0
+    if stable >= end > position and next(target.messages(copy.topic, copy.partition, start=position), None) is None:
+        # The last offsets are those of transactions: their markers, or records that were aborted.
+        return 0
+    return end - position
 
 
 def check_copied(plan: TopicReversal, mirror: str) -> None:
@@ -157,22 +171,25 @@ def check_copied(plan: TopicReversal, mirror: str) -> None:
     Check that all records of a topic are copied in its present direction, unless it is turned already.
 
     Raises:
-        ConfigError: The mirror is ahead of the source.
+        ConfigError: The mirror is ahead of the log that it copies.
         KielGroupsError: Records are left.
     """
     left = {f"{plan.claim.topic}:{number}": each.left for number, each in enumerate(plan.partitions) if each.left}
     if plan.is_turned or not left:
         return
+    is_back = plan.direction == BACK
     if min(left.values()) < 0:
+        place = f"{plan.claim.topic} of the source" if is_back else f"{plan.target} of the target"
         raise ConfigError(
-            f"the topic {plan.claim.topic} of the source ends before the offset up to which it is mirrored: it was"
-            " deleted and created again, or has lost records"
+            f"the topic {place} ends before the offset up to which it is {'mirrored' if is_back else 'copied back'}: it"
+            " was deleted and created again, or has lost records"
         )
     where = some(f"{counted(count, 'record')} of {partition}" for partition, count in left.items())
-    side, sign = ("source", "its lag is 0") if plan.direction == BACK else ("target", "it has copied the rest back")
+    side, sign = ("source", "its lag is 0") if is_back else ("target", "it has copied the rest back")
+    hint = "" if is_back else "; those of an open transaction are left until its producer ends it, or its timeout does"
     raise KielGroupsError(
         f"the mirror {mirror!r} has not copied everything: {where} are left; stop the producers of the {side}, and run"
-        f" the mirror until {sign}"
+        f" the mirror until {sign}{hint}"
     )
 
 
@@ -190,6 +207,9 @@ def turn_round(
     the direction changes. A crash leaves the topics stopped, and another call completes the turn. After an error, as
     when a producer still writes, the mirror continues in the former direction.
 
+    No call can tell whether another one that has stopped a topic was killed, or waits. So of several calls at the same
+    time, the one that has stopped a topic last may turn it. The others fail, and turn none of their topics.
+
     Args:
         target: The target cluster.
         mirror: The name of the mirror.
@@ -198,51 +218,68 @@ def turn_round(
         pause: Waits for records of producers that still write.
 
     Raises:
-        KielGroupsError: A producer still writes, or a cluster does not answer.
+        KielGroupsError: A producer still writes, another call turns a topic, or a cluster does not answer.
     """
     names, direction = {plan.target: plan for plan in plans}, plans[0].direction
-    origin, between = _STEPS[direction]
+    turner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def stopped(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
+        origin, between = _STEPS[direction]
+        found = {name: claims[name] for name in names if name in claims}
+        return {
+            name: claim._replace(direction=between, turner=turner)
+            for name, claim in found.items()
+            if claim.direction in (origin, between)
+        }
+
     try:
-        _move(target, names, origin, lambda _, claim: claim._replace(direction=between))
+        target.change_claims(stopped)
         pause()
         last = {plan.target: plan for plan in plan_again()}
-        for plan in last.values():
-            check_copied(plan, mirror)
         for name, plan in names.items():
+            check_copied(last[name], mirror)
             if not last[name].is_turned and last[name].ends != plan.ends:
                 raise KielGroupsError(
                     f"a producer still writes to the topic {plan.claim.topic}; the mirror continues as before"
                 )
-        starts = {name: tuple(each.start for each in plan.partitions) for name, plan in last.items()}
 
-        def turned(name: str, claim: Claim) -> Claim:
-            claim = claim._replace(direction=direction)
-            return claim._replace(starts=starts[name]) if direction == BACK else claim._replace(resumes=starts[name])
+        def turned(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
+            for name, plan in names.items():
+                claim = claims.get(name, plan.claim)
+                if claim.turner != turner:
+                    other = f"another command ({claim.turner})" if claim.turner else "another command"
+                    raise KielGroupsError(
+                        f"{other} has changed the direction of the topic {plan.claim.topic} meanwhile, or turns it now;"
+                        " this one has turned no topic"
+                    )
+            return {name: _turned(claims[name], last[name]) for name in names}
 
-        claims = _move(target, names, between, turned)
-        if any(claims[name].direction != direction for name in names):
-            raise KielGroupsError("another command has changed the directions meanwhile; call this one again")
+        target.change_claims(turned)
     except BaseException:
-        continue_copying(target, names, direction)
+        continue_copying(target, names, direction, turner)
         raise
 
 
-def continue_copying(target: TargetCluster, names: Collection[str], direction: str) -> None:
+def _turned(claim: Claim, plan: TopicReversal) -> Claim:
+    starts = tuple(each.start for each in plan.partitions)
+    claim = claim._replace(direction=plan.direction)
+    return claim._replace(starts=starts) if plan.direction == BACK else claim._replace(resumes=starts)
+
+
+def continue_copying(target: TargetCluster, names: Collection[str], direction: str, turner: str = "") -> None:
     """
     Let the mirror continue with target topics whose turn to a direction has stopped them.
 
-    Topics that are not stopped stay as they are.
+    Topics that are not stopped stay as they are. If a ``turner`` is given, so do those that another one has stopped.
     """
     origin, between = _STEPS[direction]
-    _move(target, names, between, lambda _, claim: claim._replace(direction=origin))
 
-
-def _move(
-    target: TargetCluster, names: Collection[str], origin: str, directed: Callable[[str, Claim], Claim]
-) -> Mapping[str, Claim]:
-    """Change the direction of each target topic that has the direction ``origin``. Return all claims."""
-    return target.change_claims(
-        lambda claims: {
-            name: directed(name, claims[name]) for name in names if name in claims and claims[name].direction == origin
+    def continued(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
+        found = {name: claims[name] for name in names if name in claims and claims[name].direction == between}
+        return {
+            name: claim._replace(direction=origin, turner="")
+            for name, claim in found.items()
+            if not turner or claim.turner == turner
         }
-    )
+
+    target.change_claims(continued)

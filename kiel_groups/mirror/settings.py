@@ -53,6 +53,26 @@ def parse_properties(text: str) -> dict[str, Any]:
     return found
 
 
+def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
+    """
+    Return the number of partitions of a topic on the target, or 0 if records keep their partitions.
+
+    Args:
+        setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".
+        topic: The name of the topic on the source.
+        partitions: The number of partitions on the source.
+
+    Raises:
+        ConfigError: The source has more partitions.
+    """
+    wanted = partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
+    if setting and wanted < partitions:
+        raise ConfigError(
+            f"target.partitions: {setting} given; expected at least {partitions}, the number of partitions of {topic}"
+        )
+    return wanted
+
+
 def _is_properties(password: Password) -> bool:
     try:
         parse_properties(password.value)

@@ -11,7 +11,15 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
@@ -37,6 +45,8 @@ _ANSWER_S = 30.0
 _CLAIMS_S = 2.0
 #: How long one request may take, in seconds, before the target is asked again, and it is checked whether to stop.
 _REQUEST_S = 1.0
+#: The most messages of one call of a consumer.
+_MOST_MESSAGES = 1_000
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
 #: How often claims are changed while other processes do so as well, and the longest pause before another try.
@@ -354,16 +364,24 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         counts = self.partitions()
-        wanted = [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        wanted = [model.TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
         starts = self._offsets(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         ends = self._offsets(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        return {
-            model.TopicPartition(each.topic, each.partition): (start, end)
-            for each, start, end in zip(wanted, starts, ends, strict=True)
-        }
+        return {each: (start, end) for each, start, end in zip(wanted, starts, ends, strict=True)}
 
-    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> list[int]:
-        return self._answer(partial(self._listed, partitions, spec), "look up the ends of logs")
+    def stable_ends(self, partitions: Sequence[model.TopicPartition]) -> list[int]:
+        """
+        Return the last stable offset of each partition: its end, or the first offset of a transaction that is open.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        committed = IsolationLevel.READ_COMMITTED
+        return self._offsets(partitions, OffsetSpec.latest(), isolation_level=committed)  # type: ignore[no-untyped-call]
+
+    def _offsets(self, partitions: Sequence[model.TopicPartition], spec: OffsetSpec, **options: Any) -> list[int]:
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        return self._answer(partial(self._listed, wanted, spec, **options), "look up the ends of logs")
 
     def _answer(self, ask: Callable[[float], T], what: str, *passing: int) -> T:
         """
@@ -397,10 +415,12 @@ class TargetCluster:
         wanted = [TopicPartition(*partition) for partition in partitions]
         return self._listed(wanted, OffsetSpec.latest(), timeout_s)  # type: ignore[no-untyped-call]
 
-    def _listed(self, partitions: Sequence[TopicPartition], spec: OffsetSpec, timeout_s: float) -> list[int]:
+    def _listed(
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, timeout_s: float, **options: Any
+    ) -> list[int]:
         if not partitions:
             return []
-        answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s)
+        answers = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=timeout_s, **options)
         try:
             found = [int(answers[each].result().offset) for each in partitions]
             # The library does not report an error for each partition whose leader has not answered.
@@ -427,7 +447,7 @@ class TargetCluster:
 
     def messages(self, topic: str, *partitions: int, start: int = 0) -> Iterator[Message]:
         """
-        Yield the committed records of some partitions from an offset on.
+        Yield the committed records of some partitions from an offset on, up to the ends or an open transaction.
 
         Raises:
             KielGroupsError: The target does not answer.
@@ -436,19 +456,23 @@ class TargetCluster:
             consumer.assign([TopicPartition(topic, each, start) for each in partitions])
             left, answered_s = set(partitions), time.monotonic()
             while left:
-                message = consumer.poll(_REQUEST_S)
-                if message is None:
+                # A call for many messages would wait until there are so many.
+                found = consumer.consume(_MOST_MESSAGES, 0.0)
+                if not found and (first := consumer.poll(_REQUEST_S)) is not None:
+                    found = [first]
+                if not found:
                     self._check_stop()
                     if time.monotonic() - answered_s > _ANSWER_S:
                         raise NoBrokersError(f"the target {self.servers} does not answer: cannot read {topic}")
                     continue
+                for message in found:
+                    if (error := message.error()) is None:
+                        yield message
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        left.discard(message.partition())
+                    elif error.code() not in PASSING:
+                        raise self.failure(f"read {topic}", KafkaException(error))
                 answered_s = time.monotonic()
-                if (error := message.error()) is None:
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
-                elif error.code() not in PASSING:
-                    raise self.failure(f"read {topic}", KafkaException(error))
 
     def consumer(self) -> Consumer:
         """Return a consumer of committed records, without a group, that reports the ends of partitions."""

@@ -93,6 +93,7 @@ class Claim(NamedTuple):
             turn back; empty before.
         resumes: The offset of each partition of the source from which records are copied to the target again, since the
             last turn forward; empty before.
+        turner: The call of ``turn_round`` that has stopped the topic last, or "" if the topic was continued since.
     """
 
     mirror: str
@@ -102,6 +103,7 @@ class Claim(NamedTuple):
     direction: str = FORWARD
     starts: Sequence[int] = ()
     resumes: Sequence[int] = ()
+    turner: str = ""
 
     @property
     def turn(self) -> Turn:
@@ -123,7 +125,8 @@ class Claim(NamedTuple):
         try:
             claim = cls(**json.loads(data))
             claim = claim._replace(starts=tuple(claim.starts), resumes=tuple(claim.resumes))
-            is_legal = all(isinstance(text, str) for text in claim[:3]) and isinstance(claim.created, int)
+            is_legal = all(isinstance(text, str) for text in (*claim[:3], claim.turner))
+            is_legal &= isinstance(claim.created, int)
             is_legal &= claim.direction in (FORWARD, STOPPED, BACK, RETURNING)
             is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes))
         except (ValueError, TypeError, RecursionError):

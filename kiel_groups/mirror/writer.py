@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.errors import KielGroupsError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
 from kiel_groups.mirror.values import (
@@ -72,6 +72,13 @@ _PERMANENT = _UNAUTHORIZED | frozenset(
         KafkaError._INVALID_DIFFERENT_RECORD,
     }
 )
+#: The settings of topics that a task follows when it starts, by the errors with which a broker refuses records after a
+#: change.
+_LIMITS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "max.message.bytes",
+    KafkaError.INVALID_RECORD: "cleanup.policy",
+    KafkaError.INVALID_TIMESTAMP: "message.timestamp.*",
+}
 #: Why a record without a key is not written to a compacted topic. A broker refuses the whole batch, and does not name
 #: the record reliably.
 _NO_KEY = KafkaError(KafkaError.INVALID_RECORD, "the topic is compacted, and the record has no key")
@@ -304,9 +311,11 @@ class TargetWriter:
         """Raise KielGroupsError if an error of this batch is permanent, and report a transaction that is aborted."""
         buried = {id(error) for error in self._refused.values()}
         for error in self._errors:
-            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and id(error) not in buried:
+            if (setting := _LIMITS.get(error.code())) is not None and id(error) not in buried:
                 raise self._failure(
-                    "write: max.message.bytes of a topic was lowered, or the dead letters' is too small", error
+                    f"write: {setting} of a topic has changed since the start of the task, and a restart follows it; or"
+                    " the topic of dead letters does not take the record",
+                    error,
                 )
             if not self._settings.is_exactly_once or error.fatal() or error.code() in _PERMANENT | FENCED:
                 raise self._failure("write", error)
@@ -356,13 +365,21 @@ class TargetWriter:
             for offset, message in zip(columns.offsets, messages, strict=True):
                 if len(message["key"] or b"") + len(message["value"] or b"") > self._batch_bytes:
                     message["callback"] = partial(self._done, (partition, offset))
-        if limits.is_compacted and None in keys:
+        if limits.is_compacted and None in keys and self._is_compacted(batch.topic):
             pairs = zip(columns.offsets, keys, strict=True)
             self._refused |= {(partition, offset): _NO_KEY for offset, key in pairs if key is None}
         if self._refused:
             refused = {offset for each, offset in self._refused if each == partition}
             return [each for offset, each in zip(columns.offsets, messages, strict=True) if offset not in refused]
         return messages
+
+    def _is_compacted(self, topic: str) -> bool:
+        """Return whether a topic, which was compacted at the start of the task, still is. Wait for the answer."""
+        while True:
+            try:
+                return TopicLimits.of(self._target.settings([topic])[topic]).is_compacted
+            except RetriableBrokerError as error:
+                self._report(f"does not answer: {error}; trying again")
 
     def _bury(self, batch: SourceBatch) -> None:
         """Write the records of a batch that the target has refused to the topic of dead letters."""

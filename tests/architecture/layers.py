@@ -17,6 +17,7 @@ LAYERS = (
     "errors",
     "exc",
     "config",
+    "toml_files",
     "security_file",
     "broker_security",
     "listeners",

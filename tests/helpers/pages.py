@@ -24,11 +24,11 @@ __all__ = ["Shell", "Step", "check_steps", "page", "programs", "steps"]
 #: What only reads, and is repeated until it prints what the page shows.
 _READING = re.compile(
     r"cat|tail|curl"
-    r"|kiel-groups (describe|lag|mirror status|workers describe|connector-plugins|connectors (list|status))\b"
+    r"|kiel-groups (describe|lag|members|mirror status|workers describe|connector-plugins|connectors (list|status))\b"
 )
 _LIMIT_S = 30.0
 #: The ports that the pages use, in place of which a test uses free ones.
-_PORTS = ("2181", "9092", "8083", "8084")
+_PORTS = ("2181", "8083", "8084")
 
 
 class Step(NamedTuple):
@@ -90,6 +90,7 @@ class Shell:
             "PATH": f"{installed}{os.pathsep}{os.environ['PATH']}",
             "TMPDIR": str(temporary),
             "KIEL_GROUPS_WORKERS_RUN_PORT": self._ports["8083"],
+            "KIEL_GROUPS_SERVE_PORT": self._ports["8084"],
             "KIEL_GROUPS_WORKER_URL": f"http://127.0.0.1:{self._ports['8083']}",
             **variables,
         }

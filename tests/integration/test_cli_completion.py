@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,18 +47,37 @@ def test_each_shell_gets_a_script(shell: str, words: list[str]) -> None:
     assert "_KIEL_GROUPS_COMPLETE=" in done.stdout
 
 
-def test_bash_accepts_its_script() -> None:
-    """bash evaluates the script as the help says, and then has a completion for the command."""
-    script = 'eval "$("$PYTHON" -m kiel_groups completion bash)" && complete -p kiel-groups'
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (
+            ["bash", "-c", 'eval "$("$PYTHON" -m kiel_groups completion bash)" && complete -p kiel-groups'],
+            "_kiel_groups_completion kiel-groups",
+        ),
+        (
+            ["zsh", "-f", "-c", 'eval "$("$PYTHON" -m kiel_groups completion zsh)" && print $_comps[kiel-groups]'],
+            "_kiel_groups_completion",
+        ),
+        (
+            ["fish", "--no-config", "-c", "$PYTHON -m kiel_groups completion fish | source; complete -c kiel-groups"],
+            "_kiel_groups_completion",
+        ),
+    ],
+    ids=("bash", "zsh", "fish"),
+)
+def test_a_shell_accepts_its_script(command: list[str], shown: str) -> None:
+    """The shell evaluates the script as the help says, and then has a completion for the command."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]}")
     done = subprocess.run(
-        ["bash", "-c", script],
+        command,
         env=environment() | {"PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=30,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "_kiel_groups_completion kiel-groups" in done.stdout
+    assert shown in done.stdout
 
 
 def test_bash_lists_the_commands(tmp_path: Path) -> None:

@@ -43,6 +43,20 @@ MUTANTS = (
         "tests/unit/mirror/test_reversal.py",
     ),
     Mutant(
+        "a turn ignores that another command has stopped or turned the topic meanwhile",
+        "mirror/reversal.py",
+        "                if claim.turner != turner:\n",
+        "                if claim.direction == FORWARD:\n",
+        "tests/unit/mirror/test_reversal.py",
+    ),
+    Mutant(
+        "records of an open transaction of the target count as none",
+        "mirror/reversal.py",
+        "    if stable >= end > position and",
+        "    if end > position and",
+        "tests/unit/mirror/test_reversal.py",
+    ),
+    Mutant(
         "a topic is turned although a task may write its records again",
         "mirror/reversal.py",
         "    if not view.is_exactly_once:\n",
@@ -108,8 +122,8 @@ MUTANTS = (
     Mutant(
         "a copy of earlier records hides a missing one",
         "mirror/comparison.py",
-        "if at is not None and (place is None or",
-        "if at is not None and (place is None and",
+        "if copied and (place is None or",
+        "if copied and (place is None and",
         "tests/unit/mirror/test_comparison.py",
     ),
     Mutant(

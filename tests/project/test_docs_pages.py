@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from docutils.core import publish_doctree
 
+from tests.diagrams import DIAGRAMS, drawn
+
 pytestmark = pytest.mark.unit
 
 REPOSITORY = Path(__file__).parents[2]
@@ -61,6 +63,13 @@ def test_the_index_has_every_page() -> None:
     """The index names every page, because readers find pages there."""
     named = set(literals("docs/index.rst"))
     assert {str(page.relative_to(REPOSITORY)) for page in PAGES} - named == {"docs/index.rst"}
+
+
+@pytest.mark.parametrize("name", DIAGRAMS)
+def test_a_diagram_is_as_it_is_drawn(name: str) -> None:
+    """The file of a diagram is what ``python -m tests.diagrams`` draws, and a page shows it."""
+    assert (DOCS / name).read_text(encoding="utf-8") == drawn(DIAGRAMS[name])
+    assert any(f".. image:: {name}\n" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_the_index_of_decisions_has_each_of_them() -> None:

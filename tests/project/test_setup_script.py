@@ -65,7 +65,7 @@ class Clone:
 def _step(call: str) -> str:
     if "-m venv" in call:
         return "environment"
-    return "package and tests" if call.endswith("[dev]") else "package"
+    return next((f"package and {what}" for what in ("dev", "docs") if call.endswith(f"[{what}]")), "package")
 
 
 @pytest.fixture
@@ -81,11 +81,18 @@ def test_the_demo_does_not_install_the_requirements_of_the_tests(clone: Clone) -
     assert clone.set_up("use")[1] == []
 
 
-def test_the_requirements_of_the_tests_are_added(clone: Clone) -> None:
-    """The requirements of the tests are added to the environment of the demo, which still works for the demo."""
+def test_the_requirements_of_the_site_and_of_the_tests_are_added(clone: Clone) -> None:
+    """
+    The requirements of the site, and later those of the tests, are added to the environment of the demo. What needs
+    less uses the environment as it is.
+    """
     clone.set_up("use")
-    assert clone.set_up("tests")[1] == ["package and tests"]
+    assert clone.set_up("docs")[1] == ["package and docs"]
     assert clone.set_up("use")[1] == []
+    assert clone.set_up("docs")[1] == []
+    assert clone.set_up("tests")[1] == ["package and dev"]
+    assert clone.set_up("use")[1] == []
+    assert clone.set_up("docs")[1] == []
     assert clone.set_up("tests")[1] == []
 
 
@@ -93,7 +100,7 @@ def test_changed_requirements_make_a_new_environment(clone: Clone) -> None:
     """Changed requirements make a new environment, with the requirements of the tests if the former one had them."""
     clone.set_up("tests")
     (clone.folder / "setup.py").write_text("# other requirements")
-    assert clone.set_up("use")[1] == ["environment", "package and tests"]
+    assert clone.set_up("use")[1] == ["environment", "package and dev"]
 
 
 def test_the_packages_are_shown_while_they_are_installed(clone: Clone) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -164,7 +165,8 @@ def start(
         session_timeout_ms=session_timeout_ms,
     )
     config["source.bootstrap.servers"] = settings.brokers
-    logs = _checked_logs(clusters, config, settings.secrets, waits=until_caught_up)
+    check = partial(_checked_topics, clusters.name, config, settings.secrets, waits=until_caught_up)
+    logs = _logs(settings.brokers, check())
     first = read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
     _check_stored(lines, first, config, quiet=quiet)
     run = MirrorRun(
@@ -173,6 +175,7 @@ def start(
         worker=settings,
         first=first,
         logs=logs if until_caught_up else None,
+        check=check,
         lines=lines,
         quiet=quiet,
         metrics_port=metrics_port,
@@ -205,35 +208,40 @@ def _more_settings(given: Sequence[str], options: Mapping[str, str]) -> dict[str
     return found
 
 
-def _checked_logs(
-    clusters: MirrorClusters, config: Mapping[str, str], secrets: SecretReferences, *, waits: bool
-) -> Logs:
+def _checked_topics(
+    name: str, config: Mapping[str, str], secrets: SecretReferences, *, waits: bool
+) -> Mapping[str, int]:
     """
-    Check the settings, both clusters and the topics before anything is written. Return the logs of the topics.
+    Check the settings and both clusters, without a change. Return the number of partitions of each topic.
 
     If the command ``waits`` for all topics, none may be stopped.
 
     Raises:
         KielGroupsError: There is a mistake, or a cluster does not answer.
     """
-    import asyncio
-
-    from kiel_groups.config import KAFKA_PORT, parse_hosts
-    from kiel_groups.errors import ConfigError, KielGroupsError
+    from kiel_groups.errors import ConfigError
     from kiel_groups.mirror.connector import MirrorConnector
-    from kiel_groups.model import TopicPartition
-    from kiel_groups.ops.loaded_groups import find_logs
     from kiel_groups.workers.plugins.connector_checks import checked_config
 
     try:
         settings = checked_config(MirrorConnector, config, secrets).settings
-        topics = MirrorConnector().checked_topics(clusters.name, settings, timeout_s=_TARGET_WAIT_S, must_move=waits)
+        return MirrorConnector().checked_topics(name, settings, timeout_s=_TARGET_WAIT_S, must_move=waits)
     except ConfigError as error:
-        name, colon, rest = str(error).partition(": ")
-        raise ConfigError(f"{_OPTIONS.get(name, name)}{colon}{rest}") from error
+        setting, colon, rest = str(error).partition(": ")
+        raise ConfigError(f"{_OPTIONS.get(setting, setting)}{colon}{rest}") from error
+
+
+def _logs(brokers: str, topics: Mapping[str, int]) -> Logs:
+    """Return the logs of the topics. Raise KielGroupsError if the source does not answer."""
+    import asyncio
+
+    from kiel_groups.config import KAFKA_PORT, parse_hosts
+    from kiel_groups.errors import KielGroupsError
+    from kiel_groups.model import TopicPartition
+    from kiel_groups.ops.loaded_groups import find_logs
+
     partitions = [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
-    brokers = parse_hosts(config["source.bootstrap.servers"], KAFKA_PORT, "brokers")
-    logs = asyncio.run(find_logs(brokers, partitions))
+    logs = asyncio.run(find_logs(parse_hosts(brokers, KAFKA_PORT, "brokers"), partitions))
     if logs.problem:
         raise KielGroupsError(f"the ends of the source's logs are not known: {logs.problem}")
     return logs

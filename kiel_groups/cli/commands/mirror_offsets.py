@@ -102,12 +102,16 @@ class _Command:
 
     def move(self, translation: GroupTranslation) -> None:
         """Write the offsets of a group, and show them if something has changed since the last call."""
+        from kiel_groups.cli.terminal.rendering import show, show_json
+
         if not self._dry_run:
             self._mover.write(translation)
         group, left_out = translation.group, [each._replace(again=0, note="") for each in translation.left_out]
         if translation.changes or self._left_out.get(group) != left_out:
-            if group not in self._left_out or self._as_json:
-                self._show(translation)
+            if self._as_json:
+                show_json(_document(translation, dry_run=self._dry_run), on_one_line=True)
+            elif translation.offsets and group not in self._left_out:
+                show(*_report(translation))
             self._summarize(translation)
         self._left_out[group] = left_out
 
@@ -136,14 +140,6 @@ class _Command:
             except KielGroupsError as error:
                 self._lines.say("error", f"{clock()}, trying again: {error}")
         return ending.status or DONE
-
-    def _show(self, translation: GroupTranslation) -> None:
-        from kiel_groups.cli.terminal.rendering import show, show_json
-
-        if self._as_json:
-            show_json(_document(translation, dry_run=self._dry_run), on_one_line=True)
-        elif translation.offsets:
-            show(*_report(translation))
 
     def _summarize(self, translation: GroupTranslation) -> None:
         """Print the line about the outcome for a group."""
@@ -184,17 +180,15 @@ def _report(translation: GroupTranslation) -> Iterator[RenderableType]:
         yield Text(f"group {translation.group}, topic {topic}{f' → {target}' if target else ''}", style="bold")
         if any(each.target is not None and each.again is None for each in listed):
             yield Text("keys are hashed anew: the two offsets of a line are not of the same records")
-        rows = [_row(translation, each) for each in listed]
+        rows = [
+            (
+                str(each.partition.partition),
+                *("-" if number is None else f"{number:,}" for number in (each.source, each.target, each.again)),
+                _remark(translation, each),
+            )
+            for each in listed
+        ]
         yield plain_table(columns, rows, right=columns[:4])
-
-
-def _row(translation: GroupTranslation, offset: TranslatedOffset) -> Sequence[str]:
-    numbers = (offset.source, offset.target, offset.again)
-    return [
-        str(offset.partition.partition),
-        *("-" if number is None else f"{number:,}" for number in numbers),
-        _remark(translation, offset),
-    ]
 
 
 def _document(translation: GroupTranslation, *, dry_run: bool) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,107 +79,81 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: str, quiet: boo
             f"the worker group {clusters.group!r} has no connector {clusters.name!r} any more: doubled records count as"
             " explained",
         )
-    report = _Report(clusters.name, found, is_exactly_once=view.is_exactly_once)
-    if as_json or not quiet or not report.is_complete:
-        show_result(report.document(), *report.texts(), as_json=as_json)
-    return DONE if report.is_complete else FAILED
-
-
-class _Report:
-    """
-    The report about a verified mirror.
-
-    Args:
-        name: The name of the mirror.
-        found: The results of its partitions.
-        is_exactly_once: Whether the mirror writes each record once, so that nothing explains a doubled one.
-    """
-
-    def __init__(self, name: str, found: Sequence[PartitionComparison], *, is_exactly_once: bool) -> None:
-        self._name = name
-        self._found = found
-        self._is_exactly_once = is_exactly_once
-        self.is_complete = not any(map(self._unexplained, found))
-
-    def texts(self) -> list[RenderableType]:
-        """Return the lines of the report: the verdict, then each topic with its ranges."""
-        from rich.padding import Padding
-        from rich.text import Text
-
-        found = ((line.lstrip(), len(line) - len(line.lstrip())) for line in self._lines())
-        return [Padding(Text(line), (0, 0, 0, indent), expand=False) for line, indent in found]
-
-    def _lines(self) -> Iterator[str]:
-        equal, records = sum(each.equal for each in self._found), sum(each.records[0] for each in self._found)
-        verdict = "complete" if self.is_complete else "not complete"
-        yield f"mirror {self._name}: {verdict}; {equal:,} of {counted(records, 'record')} of the source are equal"
-        for (topic, target), found in groupby(self._found, lambda each: (each.partition.topic, each.target_topic)):
-            yield from self._topic_lines(f"{topic} → {target}", list(found))
-
-    def _topic_lines(self, name: str, found: Sequence[PartitionComparison]) -> Iterator[str]:
-        counts: dict[str, int] = {}
-        for each in found:
-            for kind, count in each.counts.items():
-                counts[kind] = counts.get(kind, 0) + count
-        state = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no difference"
-        equal = sum(each.equal for each in found)
-        partitions = "all partitions together" if found[0].partition.partition < 0 else counted(len(found), "partition")
-        yield f"  {name}: {partitions}, {equal:,} equal; {state}"
-        for each in found:
-            if each.refusal:
-                yield f"    {each.partition} is not compared: {each.refusal}"
-        # What needs action comes first.
-        ranges = [(each, difference) for each in found for difference in each.differences]
-        ranges.sort(key=lambda pair: self._is_explained(pair[1]))
-        for each, difference in islice(ranges, _MOST_RANGES):
-            yield f"    {_range_text(each, difference)}"
-        if (more := len(ranges) - _MOST_RANGES) > 0:
-            yield f"    and {counted(more, 'more range')}, which --json lists"
-        for each in found:
-            if each.is_cut:
-                yield f"    {each.partition} differs at too many places: the comparison ended early"
-
-    def _unexplained(self, each: PartitionComparison) -> int:
-        return each.unexplained(is_exactly_once=self._is_exactly_once)
-
-    def _is_explained(self, difference: Difference) -> bool:
-        from kiel_groups.mirror.comparison import DOUBLED, EXPLAINED
-
-        return difference.kind in EXPLAINED or (difference.kind == DOUBLED and not self._is_exactly_once)
-
-    def document(self) -> dict[str, Any]:
-        """Return the report as a JSON document. In ranges, ``to`` is exclusive."""
-        return {
-            "mirror": self._name,
-            "complete": self.is_complete,
-            "exactly_once": self._is_exactly_once,
-            "partitions": [self._partition_document(each) for each in self._found],
+    once = view.is_exactly_once
+    is_complete = not any(each.unexplained(is_exactly_once=once) for each in found)
+    if as_json or not quiet or not is_complete:
+        document = {
+            "mirror": clusters.name,
+            "complete": is_complete,
+            "exactly_once": once,
+            "partitions": [_document(each, once=once) for each in found],
         }
+        show_result(document, *_texts(clusters.name, found, once=once), as_json=as_json)
+    return DONE if is_complete else FAILED
 
-    def _partition_document(self, each: PartitionComparison) -> dict[str, Any]:
-        return {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition if each.partition.partition >= 0 else None,
-            "target_topic": each.target_topic,
-            "complete": not self._unexplained(each),
-            "not_compared": each.refusal or None,
-            "source_records": each.records[0],
-            "target_records": each.records[1],
-            "equal": each.equal,
-            "counts": dict(each.counts),
-            "ended_early": each.is_cut,
-            "differences": [
-                {
-                    "kind": difference.kind,
-                    "explained": self._is_explained(difference),
-                    "records": difference.records,
-                    "source": _range_document(difference.source),
-                    "target": _range_document(difference.target),
-                }
-                for difference in each.differences
-            ],
-            "ranges": [{"source": source._asdict(), "target": target._asdict()} for source, target in each.sums],
-        }
+
+def _texts(name: str, found: Sequence[PartitionComparison], *, once: bool) -> Iterator[RenderableType]:
+    """Yield the lines of the report: the verdict, then each topic with its ranges."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    equal, records = sum(each.equal for each in found), sum(each.records[0] for each in found)
+    verdict = "not complete" if any(each.unexplained(is_exactly_once=once) for each in found) else "complete"
+    yield Text(f"mirror {name}: {verdict}; {equal:,} of {counted(records, 'record')} of the source are equal")
+    for (topic, target), own in groupby(found, lambda each: (each.partition.topic, each.target_topic)):
+        heading, *lines = _topic_lines(f"{topic} → {target}", list(own), once=once)
+        yield Padding(Text(heading), (0, 0, 0, 2), expand=False)
+        yield from (Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines)
+
+
+def _topic_lines(name: str, found: Sequence[PartitionComparison], *, once: bool) -> Iterator[str]:
+    counts = sum((each.counts for each in found), Counter[str]())
+    state = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no difference"
+    partitions = "all partitions together" if found[0].partition.partition < 0 else counted(found, "partition")
+    yield f"{name}: {partitions}, {sum(each.equal for each in found):,} equal; {state}"
+    yield from (f"{each.partition} is not compared: {each.refusal}" for each in found if each.refusal)
+    # What needs action comes first.
+    ranges = [(each, difference) for each in found for difference in each.differences]
+    ranges.sort(key=lambda pair: _is_explained(pair[1], once=once))
+    yield from (_range_text(*pair) for pair in ranges[:_MOST_RANGES])
+    if (more := len(ranges) - _MOST_RANGES) > 0:
+        yield f"and {counted(more, 'more range')}, which --json lists"
+    yield from (
+        f"{each.partition} differs at too many places: the comparison ended early" for each in found if each.is_cut
+    )
+
+
+def _is_explained(difference: Difference, *, once: bool) -> bool:
+    from kiel_groups.mirror.comparison import DOUBLED, EXPLAINED
+
+    return difference.kind in EXPLAINED or (difference.kind == DOUBLED and not once)
+
+
+def _document(each: PartitionComparison, *, once: bool) -> dict[str, Any]:
+    """Return the result for a partition as a JSON document. In ranges, ``to`` is exclusive."""
+    return {
+        "topic": each.partition.topic,
+        "partition": each.partition.partition if each.partition.partition >= 0 else None,
+        "target_topic": each.target_topic,
+        "complete": not each.unexplained(is_exactly_once=once),
+        "not_compared": each.refusal or None,
+        "source_records": each.records[0],
+        "target_records": each.records[1],
+        "equal": each.equal,
+        "counts": dict(each.counts),
+        "ended_early": each.is_cut,
+        "differences": [
+            {
+                "kind": difference.kind,
+                "explained": _is_explained(difference, once=once),
+                "records": difference.records,
+                "source": _range_document(difference.source),
+                "target": _range_document(difference.target),
+            }
+            for difference in each.differences
+        ],
+        "ranges": [{"source": source._asdict(), "target": target._asdict()} for source, target in each.sums],
+    }
 
 
 def _range_document(offsets: tuple[int, int] | None) -> dict[str, int] | None:
@@ -192,10 +167,8 @@ def _range_text(each: PartitionComparison, difference: Difference) -> str:
         counts = f"{counted(each.records[0], 'record')} on the source, {each.records[1]:,} on the target"
         return f"its keys are hashed anew, and the records of all partitions together differ: {counts}"
     sides = (("source", difference.source), ("target", difference.target))
-    places = [f"{name} {_offsets(offsets)}" for name, offsets in sides if offsets is not None]
+    ranges = [(name, offsets[0], offsets[1] - 1) for name, offsets in sides if offsets is not None]
+    places = [
+        f"{name} offset{f' {start}' if start == last else f's {start} to {last}'}" for name, start, last in ranges
+    ]
     return f"{each.partition} {difference.kind}: {counted(difference.records, 'record')}, {', '.join(places)}"
-
-
-def _offsets(offsets: tuple[int, int]) -> str:
-    start, end = offsets
-    return f"offset {start}" if end - start == 1 else f"offsets {start} to {end - 1}"

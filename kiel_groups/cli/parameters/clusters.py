@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -21,6 +20,7 @@ from kiel_groups.cli.parameters.options import (
 from kiel_groups.cli.parameters.worker_address import read_token, token_file_option
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
+from kiel_groups.toml_files import check_keys, read_toml
 from kiel_groups.wording import counted
 
 #: The keys in the table of a cluster. The first two are its address.
@@ -137,14 +137,7 @@ def read_clusters(path: Path, warn: Callable[[str], object]) -> dict[str, Servic
     Raises:
         ConfigError: The file cannot be read, or has a mistake. The text names the file, the cluster and the key.
     """
-    import tomllib
-
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--clusters: {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--clusters: {path} is not TOML: {error}") from error
+    tables = read_toml(path, f"--clusters: {path}")
     if not tables:
         raise ConfigError(f"--clusters: {path} has no cluster; expected a table for each, such as [prod]")
     clusters: dict[str, ServiceCluster] = {}
@@ -167,11 +160,7 @@ def _cluster(path: Path, place: str, name: str, table: object, warn: Callable[[s
     if not isinstance(table, Mapping):
         raise ConfigError(f"--clusters: {path}: {name}: {table!r:.100} given; expected a table, such as [prod]")
     check_name(name, place)
-    for key in table:
-        if key not in _KEYS:
-            near = get_close_matches(key.replace("_", "-"), _KEYS, 1)
-            expected = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_KEYS)}"
-            raise ConfigError(f"{place}: there is no {key!r:.100}; {expected}")
+    check_keys(table, _KEYS, place)
     address = _with_workers(f"{place} worker-zookeeper", _address(place, table), table.get("worker-zookeeper"))
     file = table.get("worker-token-file")
     if file is not None and not isinstance(file, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from itertools import takewhile, zip_longest
@@ -16,6 +16,7 @@ import click
 from kiel_groups.cli.parameters.cluster_address import complete_groups, complete_topics
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
+from kiel_groups.toml_files import check_keys, read_toml
 
 FC = TypeVar("FC", bound=Callable[..., Any] | click.Command)
 
@@ -354,7 +355,7 @@ def _load(context: click.Context, parameter: click.Parameter, given: Path | None
         return
     assert isinstance(context.command, click.Group)
     try:
-        context.default_map = _defaults(context, context.command, _read(path), str(path), {})
+        context.default_map = _defaults(context, context.command, read_toml(path, f"--config: {path}"), str(path), {})
     except ConfigError:
         if not context.resilient_parsing:  # Completion has no place for errors.
             raise
@@ -399,17 +400,6 @@ def name_variables(command: click.Command, name: str, prefix: str = _PREFIX) -> 
         option.envvar = option.envvar or (names if len(names) > 1 else names[0])
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config: {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config: {path} is not TOML: {error}") from error
-
-
 def _defaults(
     context: click.Context, group: click.Group, table: Mapping[str, Any], place: str, shared: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -429,7 +419,7 @@ def _defaults(
     commands = dict(_commands(context, group))
     at_top = context.parent is None and not shared
     shared = {key: _value(table[key], f"{place}: {key}") for key in SHARED if key in table} if at_top else shared
-    _check_keys(table, [*commands, *(SHARED if at_top else ())], place)
+    check_keys(table, [*commands, *(SHARED if at_top else ())], place)
     return {
         name: _command_defaults(context, command, table.get(name, {}), f"{place}: [{name}]", shared)
         for name, command in commands.items()
@@ -444,7 +434,7 @@ def _command_defaults(
     if isinstance(command, click.Group):
         return _defaults(context, command, table, place, shared or {"": None})
     options = _options(command)
-    _check_keys(table, options, place)
+    check_keys(table, options, place)
     own = {key: _value(value, f"{place} {key}", options[key].multiple) for key, value in table.items()}
     return {str(options[key].name): value for key, value in {**shared, **own}.items() if key in options}
 
@@ -468,17 +458,6 @@ def _long_names(option: click.Option) -> list[str]:
 
 def _variables_of(option: click.Parameter) -> list[str]:
     return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-
-
-def _check_keys(table: Mapping[str, Any], known: Iterable[str], place: str) -> None:
-    listed = list(known)
-    for key in table:
-        if key not in listed:
-            near = get_close_matches(key.replace("_", "-"), listed, 1)
-            raise ConfigError(
-                f"{place}: there is no {key!r}; "
-                + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(listed)}")
-            )
 
 
 def _value(value: Any, place: str, multiple: bool = False) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -23,6 +23,7 @@ from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.rest.metrics_text import serving_metrics
+from kiel_groups.wording import some
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -30,6 +31,8 @@ from kiel_groups.workers.values import Work
 
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
 _INTERVAL_S, _PAUSE_FACTOR = 0.5, 4.0
+#: How long a run that waits for all topics may make no progress, in seconds, before it looks for the cause.
+_STILL_S = 5.0
 #: The type of an error at the beginning of its text.
 _TYPE = re.compile(r"^\w*Error: ")
 
@@ -45,6 +48,7 @@ class MirrorRun:
         worker: The settings of the worker.
         first: The mirror as it was before the run.
         logs: The logs of the source, at whose ends the run ends, or None for a run without an end.
+        check: Checks both clusters, as before the run, and returns the topics of the mirror.
         lines: Prints the progress if no bar can be shown.
         quiet: Whether to show neither progress nor summary.
         metrics_port: The port for Prometheus, or None.
@@ -55,6 +59,7 @@ class MirrorRun:
     worker: WorkerSettings
     first: MirrorView
     logs: Logs | None
+    check: Callable[[], Collection[str]]
     lines: Lines
     quiet: bool
     metrics_port: int | None
@@ -67,8 +72,8 @@ class MirrorRun:
             The exit status: 0, 130 after Ctrl-C, or 143 after SIGTERM.
 
         Raises:
-            KielGroupsError: The worker, the connector, or a task of this process has failed. Or any task has failed,
-                and the run waits for it.
+            KielGroupsError: The worker, the connector, or a task of this process has failed. Or the run waits for a
+                task that has failed, or for a topic that is stopped or deleted.
         """
         began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
@@ -133,9 +138,10 @@ class MirrorRun:
         await requests.resume(name)
 
     async def _follow(self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None]) -> None:
-        """Show the progress until the mirror has reached the ends. Raise KielGroupsError if a task has failed."""
+        """Show the progress until the mirror has reached the ends. Raise KielGroupsError if that cannot be."""
         warned: set[Work] = set()
         known = self.config
+        left, changed_s = progress.left, time.monotonic()
         while True:
             began_s = time.monotonic()
             try:
@@ -155,7 +161,23 @@ class MirrorRun:
             self._check(view, urlsplit(worker.url).netloc, warned)
             if progress.is_caught_up:
                 return
+            if progress.left != left:
+                left, changed_s = progress.left, time.monotonic()
+            elif self.logs is not None and time.monotonic() - changed_s > _STILL_S:
+                await asyncio.to_thread(self._check_topics, self.logs)
+                changed_s = time.monotonic()
             await asyncio.sleep(max(_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began_s)))
+
+    def _check_topics(self, logs: Logs) -> None:
+        """Raise KielGroupsError if a topic that the run waits for was stopped or deleted. Else it may still come."""
+        try:
+            topics = self.check()
+        except KielGroupsError as error:
+            if error.retriable:
+                return
+            raise KielGroupsError(f"the mirror cannot catch up any more: {error}") from error
+        if gone := sorted({partition.topic for partition in logs.ends} - set(topics)):
+            raise KielGroupsError(f"the mirror cannot catch up any more: the source has no topic {some(gone)}")
 
     def _check(self, view: MirrorView, address: str, warned: set[Work]) -> None:
         """

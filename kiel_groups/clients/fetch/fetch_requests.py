@@ -206,7 +206,7 @@ class StarvingCallers:
 
     @property
     def is_over(self) -> bool:
-        """Whether there are so many selections that the caller should call ``limit``."""
+        """Whether the selections exceed the bound that the last ``limit`` has set, so that it is time for another."""
         return self._count > self._most
 
     def _replace(self, key: TopicPartition | str | None, kept: set[Selection]) -> None:

@@ -32,17 +32,13 @@ _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
 class StoredSizes(Protocol):
-    """
-    Checks that the data of programs is small enough to be stored.
-
-    The methods return an error text, or "" if the data is small enough.
-    """
+    """Checks that the data of programs is small enough to be stored."""
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check the size of the protocols with which a member joins."""
+        """Return why the protocols with which a member joins are too large, or ""."""
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check the size of the assignments that a leader has made, given the metadata of all members."""
+        """Return why the assignments of a leader, with the metadata of all members, are too large, or ""."""
 
 
 class ZnodeSizes:

@@ -193,8 +193,8 @@ def find_slots(
     found = {slot for slot, its in hosts.items() if host and its == host}
     if host and not found:
         near = get_close_matches(host, hosts.values(), 1)
-        known = some(sorted(set(hosts.values())), 10) or "no host"
-        meant = f"did you mean {near[0]!r}?" if near else f"there are members at {known}"
+        known = some(sorted(set(hosts.values())), 10)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are members at {known}" if known else "it has none"
         raise ConfigError(f"group {group} has no member at host {host!r:.80}; {meant}")
     for name in names:
         exact = {slot for slot, own in ids.items() if name in own}

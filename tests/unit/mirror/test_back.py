@@ -78,7 +78,13 @@ def kafka() -> Iterator[MockKafka]:
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> FakeSource:
     found = FakeSource()
-    monkeypatch.setattr(module, "Producer", lambda *_, **__: found)
+
+    def producer(*_: object, ack_timeout: int, **__: object) -> FakeSource:
+        # With a shorter time, records are stored again and again while a follower is gone.
+        assert ack_timeout > 10_000
+        return found
+
+    monkeypatch.setattr(module, "Producer", producer)
     monkeypatch.setattr(module, "_SLICE_S", 0.02)
     monkeypatch.setattr(module, "_LATE_S", 0.05)
     monkeypatch.setattr(module, "_CLOSE_MS", 100)
@@ -128,8 +134,13 @@ def test_a_record_that_the_source_refuses_fails_the_task(kafka: MockKafka, sourc
         copied(copier_of(kafka, 0))
 
 
-def test_a_position_that_the_target_does_not_have_fails_the_task(kafka: MockKafka, source: FakeSource) -> None:
-    """No record is left out silently."""
+def test_a_position_that_the_target_does_not_have_fails_the_task(
+    kafka: MockKafka, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record is left out silently, and what is left is not taken for the next records."""
+    with pytest.raises(KielGroupsError, match="copy:0 of the target was copied back up to offset 9, and its log is at"):
+        copied(copier_of(kafka, 9))
+    monkeypatch.setattr(TargetCluster, "logs", lambda *_: {COPY: (10, 12)})
     with pytest.raises(KielGroupsError, match="copy:0 of the target does not have offset 9, where the copies back"):
         copied(copier_of(kafka, 9))
     assert source.records == {}

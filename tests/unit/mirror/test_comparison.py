@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from kiel_groups.mirror import comparison as module
-from kiel_groups.mirror.checkpoints import Checkpoint, MirroredPartition
 from kiel_groups.mirror.comparison import (
     Beginning,
+    Comparison,
     PartitionComparison,
     Records,
     beginning_of,
-    compare,
     digest_of,
 )
 from kiel_groups.model import TopicPartition
@@ -43,9 +42,8 @@ def compared(
     result = PartitionComparison(PARTITION, "copy")
     end = beginning.source + len(source)
     at = end if position is None else position
-    mirrored = MirroredPartition(at, [Checkpoint(at, {0: beginning.target + len(target)})])
     sides = chunks(source, beginning.source), chunks(target, beginning.target)
-    compare(result, mirrored, limits, beginning, *sides, end, **more)
+    Comparison(result, limits, beginning, *sides, end, position=at, **more).run()
     return result
 
 

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, TaskStoppedError
+from kiel_groups.errors import (
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    RetriableBrokerError,
+    TaskStoppedError,
+)
 from kiel_groups.metrics import Metrics
 from kiel_groups.mirror import connector as connector_module
 from kiel_groups.mirror import metrics as mirror_metrics
@@ -20,12 +27,12 @@ from kiel_groups.mirror.connector import (
     MirrorConnector,
     MirrorTask,
     check_starts,
-    hashed_partitions,
     partitions_of_tasks,
     source_topics,
     timestamp_of,
 )
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
+from kiel_groups.mirror.settings import hashed_partitions
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -422,6 +429,28 @@ def test_where_partitions_begin(
     assert [task.poll(), task._begun] == [found, []]
 
 
+def test_a_topic_that_was_turned_as_its_task_began_has_no_first_checkpoint() -> None:
+    """
+    The end of its log on the target may be behind records that producers have written there since. The task reads its
+    claim again, and waits for its new settings.
+    """
+    writer, context = FakeWriter(), RecordingTaskContext()
+    task = task_of(FakeConsumer({}), writer, FakeWriter(), context=context)
+    ends: list[int] = []
+
+    class TurnedCheck(FakeCheck):
+        def turned(self) -> frozenset[str]:
+            # The end must be one that was read before.
+            return frozenset("a" if ends else "")
+
+    offsets = json.dumps({"a": {str(FIRST.partition): 9}})
+    vars(task).update(_settings={**task._settings, "start.offsets": offsets}, _claims={}, _check=TurnedCheck())
+    target = SimpleNamespace(logs=lambda _: ends.append(70) or {FIRST: (0, 70)})
+    with pytest.raises(RetriableBrokerError, match="the direction of a has changed since the task began"):
+        task._begin(cast("Any", target))
+    assert (writer.begun, task._next, task._begun) == ({}, {}, [])
+
+
 @pytest.mark.parametrize(
     ("starts", "text"),
     [
@@ -541,9 +570,11 @@ def test_a_passing_error_of_the_target_is_tried_again(
         connector.task_configs(3)
 
 
-def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Errors of the source are logged, and the watch continues. Another error does not end it silently."""
-    errors: list[Exception] = [NoBrokersError(), RuntimeError("unexpected")]
+    errors: list[Exception] = [ConfigError("topics: the source has no topic 'b'"), RuntimeError("unexpected")]
 
     def topics() -> Any:
         raise errors.pop(0)
@@ -552,6 +583,9 @@ def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(monkey
     monkeypatch.setattr(connector, "_topics", topics)
     connector._watch()
     assert [str(error) for error in context.errors] == ["unexpected"]
+    assert [record.message for record in caplog.records] == [
+        "c: its tasks stay as they are: topics: the source has no topic 'b'; looking for changes again in 60 s"
+    ]
 
 
 def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,14 @@ pytestmark = pytest.mark.unit
 
 
 class FilledTarget(FakeTarget):
-    """A target with a partition, which ends at an offset and has some records, and its checkpoints."""
+    """
+    A target with a partition, which ends at an offset and has some records, and its checkpoints. Before a ``stable``
+    offset, no transaction is open.
+    """
 
     def __init__(self, claim: Claim, end: int, records: Sequence[int], *checkpoints: tuple[int, int]) -> None:
         super().__init__({"copy": claim})
-        self._end, self._records = end, records
+        self._end, self._records, self.stable = end, records, end
         self._checkpoints = [Checkpoint(source, {0: target}) for source, target in checkpoints]
 
     def claims_of(self, _: str) -> Mapping[str, Claim]:
@@ -36,6 +39,9 @@ class FilledTarget(FakeTarget):
 
     def logs(self, _: object) -> Mapping[TopicPartition, tuple[int, int]]:
         return {TopicPartition("copy", 0): (0, self._end)}
+
+    def stable_ends(self, partitions: Sequence[TopicPartition]) -> list[int]:
+        return [self.stable] * len(partitions)
 
     def mirrored(self, _: str) -> Mapping[TopicPartition, MirroredPartition]:
         position = max((each.source for each in self._checkpoints), default=0)
@@ -105,17 +111,31 @@ def test_an_empty_partition_is_mirrored(source: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "records", "left"),
-    [({"target": 12}, [9, 10, 11], 0), ({"target": 11}, [9, 10, 11], 2), ({}, [8], 0), ({}, [9], 4)],
-    ids=["markers of transactions", "a record is left", "the mirror's own records", "nothing is copied back yet"],
+    ("stored", "records", "stable", "left"),
+    [
+        ({"target": 12}, [9, 10, 11], 13, 0),
+        ({"target": 11}, [9, 10, 11], 13, 2),
+        ({}, [8], 13, 0),
+        ({}, [9], 13, 4),
+        ({"target": 12}, [9, 10, 11], 12, 1),
+        ({"target": 14}, [9, 10, 11], 13, -1),
+    ],
+    ids=[
+        "markers of transactions",
+        "a record is left",
+        "the mirror's own records",
+        "nothing is copied back yet",
+        "an open transaction",
+        "created again",
+    ],
 )
 def test_what_is_left_to_copy_back(
-    stored: Mapping[str, int], records: Sequence[int], left: int, source: list[int]
+    stored: Mapping[str, int], records: Sequence[int], stable: int, left: int, source: list[int]
 ) -> None:
     """The copies to the target continue at the end of the source, behind what was copied back."""
-    claim = CLAIM._replace(direction=BACK, starts=(9,))
-    plan = planned(FilledTarget(claim, 13, records, (4, 9)), view_of(**stored), FORWARD)
-    assert list(plan.partitions) == [PartitionReversal(7, left, 7)]
+    target = FilledTarget(CLAIM._replace(direction=BACK, starts=(9,)), 13, records, (4, 9))
+    target.stable = stable
+    assert list(planned(target, view_of(**stored), FORWARD).partitions) == [PartitionReversal(7, left, 7)]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +159,9 @@ def plan_of(target: FakeTarget, *partitions: tuple[int, int, int], direction: st
     [
         (2, BACK, KielGroupsError, "2 records of a:1 are left; stop the producers of the source, and run the mirror"),
         (2, FORWARD, KielGroupsError, "2 records of a:1 are left; stop the producers of the target, and run the mir"),
+        (2, FORWARD, KielGroupsError, "; those of an open transaction are left until its producer ends it"),
         (-2, BACK, ConfigError, "the topic a of the source ends before the offset up to which it is mirrored"),
+        (-2, FORWARD, ConfigError, "the topic copy of the target ends before the offset up to which it is copied"),
     ],
 )
 def test_a_topic_that_is_not_copied_is_not_turned(left: int, direction: str, kind: type[Exception], text: str) -> None:
@@ -151,12 +173,12 @@ def test_a_topic_that_is_not_copied_is_not_turned(left: int, direction: str, kin
 
 def turned(
     target: FakeTarget,
-    again: Callable[[], Sequence[TopicReversal]],
+    again: Callable[[], Sequence[TopicReversal]] | None = None,
     pause: Callable[[], object] = lambda: None,
     direction: str = BACK,
 ) -> None:
     plan = plan_of(target, (7, 0, 8), (0, 0, 0), direction=direction)
-    turn_round(cluster_of(target), "m", [plan], again, pause)
+    turn_round(cluster_of(target), "m", [plan], again or (lambda: [plan_of(target, *plan.partitions)]), pause)
 
 
 @pytest.mark.parametrize("direction", [FORWARD, STOPPED], ids=["first", "after a crash"])
@@ -164,18 +186,16 @@ def test_a_topic_stops_before_it_is_turned(direction: str) -> None:
     """Records after the mirrored ones on the target flow back. After a crash, a second call completes the turn."""
     target = FakeTarget({"copy": CLAIM._replace(direction=direction), "other": CLAIM._replace(topic="b")})
     turned(target, lambda: [plan_of(target, (7, 0, 9), (0, 0, 0))])
-    assert target.stored == {
-        "copy": CLAIM._replace(direction=BACK, starts=(9, 0)),
-        "other": CLAIM._replace(topic="b"),
-    }
-    assert target.history == [FORWARD, STOPPED, BACK][[FORWARD, STOPPED].index(direction) :]
+    assert target.stored["copy"].turn == CLAIM._replace(direction=BACK, starts=(9, 0)).turn
+    assert target.stored["other"] == CLAIM._replace(topic="b")
+    assert target.history == [direction, STOPPED, BACK]
 
 
 def test_a_topic_is_turned_forward_again() -> None:
     """The mirror continues on the source after what it has copied back, and knows where it began to copy back."""
     target = FakeTarget({"copy": CLAIM._replace(direction=BACK, starts=(4, 0))})
     turned(target, lambda: [plan_of(target, (7, 0, 7), (0, 0, 0), direction=FORWARD)], direction=FORWARD)
-    assert target.stored == {"copy": CLAIM._replace(starts=(4, 0), resumes=(7, 0))}
+    assert target.stored["copy"].turn == CLAIM._replace(starts=(4, 0), resumes=(7, 0)).turn
     assert target.history == [BACK, RETURNING, FORWARD]
 
 
@@ -211,23 +231,40 @@ def test_a_turn_that_fails_leaves_the_mirror_as_it_was(
     assert target.history == [origin, between, origin]
 
 
-def test_of_two_commands_one_turns_a_topic() -> None:
-    """The starts of the first one stay. A command whose topic continues meanwhile fails, and turns nothing."""
-    target = FakeTarget({"copy": CLAIM})
-    first = CLAIM._replace(direction=BACK, starts=(8, 0))
+def failing(target: FakeTarget) -> None:
+    """Begin a turn that fails, so that the topic continues."""
+    with pytest.raises(KeyboardInterrupt):
+        turned(target, pause=raising(KeyboardInterrupt()))
 
-    def other() -> None:
-        target.stored["copy"] = first
+
+def stopping(target: FakeTarget) -> None:
+    """Stop the topic, as a command does that is killed in its pause."""
+    target.change_claims(lambda claims: {"copy": claims["copy"]._replace(direction=STOPPED, turner="killed")})
+
+
+@pytest.mark.parametrize(
+    ("others", "direction"),
+    [
+        ([turned], BACK),
+        ([failing], FORWARD),
+        ([stopping], STOPPED),
+        # The mirror has copied records meanwhile, so this command's starts are no longer those of the topic.
+        ([failing, stopping], STOPPED),
+        ([failing, turned], BACK),
+    ],
+)
+def test_of_several_commands_one_turns_a_topic(others: Sequence[Callable[[FakeTarget], None]], direction: str) -> None:
+    """The command that has stopped the topic last turns it. The others fail, and change nothing of its turn."""
+    target, expected = FakeTarget({"copy": CLAIM}), list[Claim]()
+
+    def pause() -> None:
+        for other in others:
+            other(target)
+        expected.append(target.stored["copy"])
 
     # Records that have flowed back meanwhile are no records of a producer.
-    turned(target, lambda: [plan_of(target, (20, 13, 8), (0, 0, 0))], other)
-    assert target.stored["copy"] == first
-
-    target = FakeTarget({"copy": CLAIM})
-
-    def continues() -> None:
-        target.stored["copy"] = CLAIM
-
-    with pytest.raises(KielGroupsError, match="another command has changed the directions meanwhile"):
-        turned(target, lambda: [plan_of(target, (7, 0, 8), (0, 0, 0))], continues)
-    assert target.stored["copy"] == CLAIM
+    again = (20, 13, 8) if direction == BACK else (7, 0, 8)
+    with pytest.raises(KielGroupsError, match=r"another command.* has changed the direction of the topic a meanwhile"):
+        turned(target, lambda: [plan_of(target, again, (0, 0, 0))], pause)
+    assert [target.stored["copy"]] == expected
+    assert expected[0].direction == direction

@@ -121,10 +121,10 @@ def test_a_fault_that_passes_is_waited_for(kafka: MockKafka, exactly_once: bool)
     ("code", "text"),
     [
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "refuses to write: Broker: Topic authorization failed"),
-        (KafkaError.INVALID_RECORD, "refuses to write: Broker: Broker failed to validate record"),
+        (KafkaError.INVALID_RECORD, r"refuses to write: cleanup\.policy of a topic has changed .*failed to validate"),
         (KafkaError.POLICY_VIOLATION, "refuses to write: Broker: Policy violation"),
         (KafkaError.UNSUPPORTED_COMPRESSION_TYPE, "refuses to write: Broker: Unsupported compression type"),
-        (KafkaError.MSG_SIZE_TOO_LARGE, r"refuses to write: max\.message\.bytes of a topic was lowered"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, r"refuses to write: max\.message\.bytes of a topic has changed"),
         (KafkaError.INVALID_PRODUCER_EPOCH, "has fenced this task: another task uses the transactional id"),
     ],
 )

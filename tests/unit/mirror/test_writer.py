@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kiel_groups.errors import KielGroupsError, TaskStoppedError
+from kiel_groups.errors import KielGroupsError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import SourceBatch, Timestamps, TopicLimits, WriterSettings
@@ -109,6 +109,7 @@ class FakeTarget:
     def __init__(self, checkpoints: Mapping[str, Any] | None = None, *answers: Sequence[int]) -> None:
         self.config, self.servers = {"bootstrap.servers": "new:9092"}, "new:9092"
         self._checkpoints = checkpoints or {}
+        self.policy, self.errors = "compact", list[Exception]()
         self._answers = list(answers) or [[1_000]]
 
     def partitions(self) -> Mapping[str, int]:
@@ -120,6 +121,11 @@ class FakeTarget:
         found = self._answers.pop(0) if self._answers[1:] else self._answers[0]
         assert len(found) == len(partitions)
         return found
+
+    def settings(self, topics: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        if self.errors:
+            raise self.errors.pop()
+        return {topic: {"cleanup.policy": self.policy} for topic in topics}
 
     def read(self, _: str, __: int) -> list[tuple[bytes, bytes]]:
         return [(key.encode(), json.dumps(value).encode()) for key, value in self._checkpoints.items()]
@@ -173,7 +179,7 @@ def test_a_record_that_no_topic_takes_fails_the_writer(
     """The writer does not write the same transaction for ever: the task fails with one line."""
     monkeypatch.setattr(FakeProducer, "limits", limits)
     writer, producer = writer_of(exactly_once=exactly_once)
-    with pytest.raises(KielGroupsError, match=r"max\.message\.bytes of a topic was lowered, or the dead letters'"):
+    with pytest.raises(KielGroupsError, match=r"max\.message\.bytes of a topic has changed since .*, and a restart"):
         writer.write([batch(0, 10, size)])
     assert "commit" not in producer.calls
 
@@ -280,6 +286,13 @@ def test_a_compacted_topic_gets_no_record_without_a_key() -> None:
     with pytest.raises(KielGroupsError, match="store the record at offset 5 of a:3: the topic is compacted, and the"):
         writer.write([batch(4, 10, 11, 12, keys=keys)])
     assert "commit" not in producer.calls
+    # The policy of the topic has changed since the start of the task.
+    target, context = FakeTarget(), RecordingTaskContext()
+    target.policy, target.errors = "delete", [RetriableBrokerError("timed out")]
+    writer, producer = writer_of(target, context, limits=limits)
+    writer.write([batch(4, 10, 11, 12, keys=keys)])
+    assert [len(value or b"") for value in producer.written["copy"]] == [10, 11, 12]
+    assert context.problems == ["the target new:9092 does not answer: timed out; trying again", ""]
 
 
 def test_a_time_that_the_topic_refuses_is_the_time_of_mirroring() -> None:

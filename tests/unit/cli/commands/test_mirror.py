@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import pytest
@@ -15,8 +16,14 @@ import pytest
 from kiel_groups.cli.app import run
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters
 from kiel_groups.cli.terminal import mirror_run
-from kiel_groups.cli.terminal.mirror_report import mirror_problems
-from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError, UnknownConnectorError
+from kiel_groups.cli.terminal.mirror_report import MirrorProgress, mirror_problems
+from kiel_groups.errors import (
+    ConfigError,
+    ConnectorExistsError,
+    KielGroupsError,
+    NoBrokersError,
+    UnknownConnectorError,
+)
 from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
 from kiel_groups.mirror import mirror_view
 from kiel_groups.mirror.connector import MirrorConnector
@@ -315,6 +322,28 @@ def test_failures_end_the_process_that_has_them(runs: list[mirror_run.MirrorRun]
     endless._check(view, "h:2", warned)
     retrying._check(view, "h:1", set())
     assert capsys.readouterr().err == "warning: mirror-0 failed in the process at h:1: it is broken\n"
+
+
+def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
+    runs: list[mirror_run.MirrorRun], command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for ever for a topic that is stopped or deleted. A cluster that does not answer is waited for."""
+    monkeypatch.setattr(mirror_run, "_STILL_S", -1)
+    monkeypatch.setattr(mirror_run, "_INTERVAL_S", 0)
+    monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: mirror())
+    command(*START, "--until-caught-up")
+    errors: list[Exception] = [NoBrokersError(), KielGroupsError("the topic a is stopped")]
+
+    def check() -> Mapping[str, int]:
+        if errors:
+            raise errors.pop(0)
+        return {"b": 1}
+
+    for text in ("the topic a is stopped", "the source has no topic a"):
+        progress = MirrorProgress(mirror(), runs[0].logs)
+        following = replace(runs[0], check=check)._follow(cast("Any", SimpleNamespace(url="")), progress, str)
+        with pytest.raises(KielGroupsError, match=f"^the mirror cannot catch up any more: {text}$"):
+            asyncio.run(following)
 
 
 def test_a_lost_checkpoint_is_a_problem() -> None:

@@ -180,6 +180,8 @@ def test_other_mistakes_are_refused() -> None:
         plan_undrain(client_of({**HEALTHY, CONFIG: config(drained=["shelf"])}), "g", A)
     with pytest.raises(ConfigError, match="no member of kiel-groups was ever in it"):
         plan_rebalance(client_of({}), "g")
+    with pytest.raises(ConfigError, match="group g has no member at host 'host'; it has none"):
+        plan_drain(client_of({CONFIG: HEALTHY[CONFIG]}), "g", host="host")
     with pytest.raises(ConfigError, match="group g has no members now"):
         plan_rebalance(client_of({CONFIG: HEALTHY[CONFIG]}), "g")
     with pytest.raises(ConfigError, match=r"reason: 'a.*b' given; expected 1 to 200 printable"):
