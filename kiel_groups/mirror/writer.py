@@ -268,6 +268,8 @@ class TargetWriter:
     def _is_written(self, batches: Sequence[SourceBatch]) -> bool:
         """Write the batches once. Return False if the transaction must be aborted and written again."""
         self._errors.clear()
+        if not self._settings.dead_letter_topic:
+            self._check_keys(batches)
         if self._settings.is_exactly_once:
             self._producer.begin_transaction()
         for batch in batches:
@@ -300,6 +302,20 @@ class TargetWriter:
         if not self._errors:
             self._beginnings = {each: None for each, beginning in self._beginnings.items() if beginning is None}
         return not self._errors
+
+    def _check_keys(self, batches: Sequence[SourceBatch]) -> None:
+        """
+        Raise KielGroupsError if a compacted topic would refuse a record, before any record is written.
+
+        Each restart of an at-least-once task would write the other records once more.
+        """
+        for batch in batches:
+            if self._settings.limits.get(batch.topic, TopicLimits()).is_compacted:
+                for columns in batch.columns:
+                    keys = columns.keys.to_list()
+                    if None in keys and self._is_compacted(batch.topic):
+                        offset = columns.offsets[keys.index(None)]
+                        raise self._failure(f"store the record at offset {offset} of {batch.partition}", _NO_KEY)
 
     def _commit(self) -> None:
         try:
