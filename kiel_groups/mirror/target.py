@@ -519,8 +519,8 @@ class TargetCluster:
             topics = self._admin.list_topics(timeout=timeout_s).topics
         except KafkaException as error:
             self._admin.poll(0)  # This calls ``_on_error``.
-            # Brokers before 0.10 close a connection that asks for their versions.
-            cause = self._last_error or f"{error_of(error).str()}; expected Kafka 0.11 or later"
+            # Brokers before 0.10 close a connection that asks for their versions. One that hangs keeps it open.
+            cause = self._last_error or f"{error_of(error).str()}; does it hang, or is it older than Kafka 0.11?"
             raise NoBrokersError(f"no broker of the target {self.servers} answers: {cause}") from error
         return {name: len(topic.partitions) for name, topic in topics.items()}
 

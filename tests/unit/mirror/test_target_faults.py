@@ -6,6 +6,7 @@ librdkafka's mock cluster answers with the errors.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,7 +18,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as TargetPartition
 
-from kiel_groups.errors import ConfigError, KielGroupsError, TaskStoppedError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
 from kiel_groups.mirror import target as target_module
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
@@ -232,6 +233,14 @@ def test_a_target_that_does_not_create_a_topic_in_time(kafka: MockKafka, monkeyp
     monkeypatch.setattr(target_module, "_ANSWER_S", 0.2)
     with pytest.raises(KielGroupsError, match=r"cannot create copy: .*Timed out"):
         target_of(kafka).create([MirroredTopic("a", "copy", 3, {})], 1)
+
+
+def test_a_target_that_hangs_is_not_only_taken_for_an_old_one() -> None:
+    """Its port is open, and the library reports no error of the connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = TargetCluster({"bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}"})
+        with pytest.raises(NoBrokersError, match=r"answers: .*; does it hang, or is it older than Kafka 0\.11\?"):
+            target.partitions(0.2)
 
 
 @pytest.mark.parametrize(
