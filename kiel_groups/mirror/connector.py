@@ -240,7 +240,7 @@ class MirrorTask(SourceTask):
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         self._context, self._settings = context, settings
-        is_late = False
+        problem = ""
         while True:
             try:
                 self._start()
@@ -249,12 +249,12 @@ class MirrorTask(SourceTask):
                 self._close()
                 if not error.retriable:
                     raise
-                is_late = True
-                log.warning("%s: %s; trying again", context.connector, error)
-                context.report_problem(f"{error}; trying again")
+                if problem != (problem := f"{error}; trying again"):
+                    log.warning("%s: %s", context.connector, problem)
+                    context.report_problem(problem)
                 if context.run(context.pause(_PAUSE_S)):
                     raise TaskStoppedError(f"stopped while {settings['target.bootstrap.servers']} is gone") from error
-        if is_late:
+        if problem:
             context.report_problem("")
 
     def _start(self) -> None:

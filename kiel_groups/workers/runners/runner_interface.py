@@ -98,6 +98,9 @@ _BATCH_RECORDS, _LINGER_MS = 1_000, 20
 
 #: A source task waits for brokers as long as it runs, as a task of Kafka Connect does. The time of its stop is limited.
 _RETRIES = 1_000_000
+#: How long a broker may wait for replicas, in milliseconds. A batch whose replicas are late is stored already, and the
+#: next try stores it again. Brokers wait for a follower that is gone for replica.lag.time.max.ms, by default 10 s.
+_ACKS_MS = 11_000
 
 #: How long the names of all topics are used, in seconds, and how long if a requested topic is not among them.
 _TOPICS_AGE_S, _MISSING_AGE_S = 15.0, 1.0
@@ -130,7 +133,9 @@ class KafkaClients:
 
     def producer(self) -> Producer:
         """Create a producer that waits until all in-sync replicas have stored a record."""
-        return Producer(self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES)
+        return Producer(
+            self._brokers, batch_size=_BATCH_RECORDS, linger_ms=_LINGER_MS, retries=_RETRIES, ack_timeout=_ACKS_MS
+        )
 
     def consumer(self, group: str, listener: object, on_bad_record: Literal["raise", "skip"]) -> GroupedConsumer:
         """

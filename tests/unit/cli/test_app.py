@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import subprocess
 import sys
@@ -119,22 +118,15 @@ def test_the_status_of_a_command_is_the_exit_status(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_version_is_printed_without_importing_the_clients() -> None:
-    """
-    ``--version`` imports neither kazoo, Tornado, asyncio, rich nor aiokafka, and takes less than 150 ms of processor
-    time.
-    """
+    """``--version`` imports neither kazoo, Tornado, asyncio, rich nor aiokafka, which take longer than the rest."""
     code = (
         "import sys; sys.argv[1:] = ['--version']\n"
         "from kiel_groups.cli import main\n"
         "try: main()\n"
         "finally: print(sorted({'kazoo', 'tornado', 'asyncio', 'rich', 'aiokafka'} & set(sys.modules)))"
     )
-    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)  # write the bytecode first
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.stdout == f"kiel-groups {__version__}\n[]\n"
-    assert (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime) < 0.15
 
 
 @pytest.mark.parametrize("command", ["consume", "topics"])

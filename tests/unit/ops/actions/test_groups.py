@@ -65,7 +65,7 @@ def client_of(tree: Tree, between: Any = lambda number: None) -> Any:
             return tree.perform(Transaction(operations), 1, 2, 0)[0]
 
         return SimpleNamespace(
-            create=lambda path, data, **_: operations.append(Create(path, data, [], 0)),
+            create=lambda path, data, *_, **__: operations.append(Create(path, data, [], 0)),
             delete=lambda path, version: operations.append(Delete(path, version)),
             commit=commit,
         )

@@ -73,3 +73,12 @@ async def test_missing_topics_are_named_and_brokers_asked_seldom(monkeypatch: py
         assert await missing_topics_text(clients, ["c", "d"]) == "no broker knows the topics c, d"
         await broker.stop()
         assert (await missing_topics_text(clients, ["a"])).startswith(f"no broker answered: {broker.address}: ")
+
+
+async def test_the_producer_of_a_source_task_waits_until_a_dead_follower_is_given_up() -> None:
+    """
+    Brokers store a batch before its replicas are late. If they waited less than replica.lag.time.max.ms, each try
+    would store the batch once more.
+    """
+    async with FakeBroker({"a": 1}) as broker, KafkaClients([str(broker.address)]).producer() as producer:
+        assert producer.ack_timeout > 10_000
