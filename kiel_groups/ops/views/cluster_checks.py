@@ -282,7 +282,8 @@ def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
         yield Finding(
             "acl",
             f"ACLs of {counted(lacking, 'znode')} {mixed}keep members from reading or writing: {listed}",
-            f"zkCli: setAcl {min(lacking)} world:anyone:cdrwa, for each; or give credentials (docs/security.rst)",
+            "give --security with the members' credentials (docs/security.rst); or, if the group is to be open, zkCli:"
+            f" setAcl {min(lacking)} world:anyone:cdrwa, for each",
         )
 
 
