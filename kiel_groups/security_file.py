@@ -178,13 +178,13 @@ def read_security(path: Path, kind: type[S], warn: Callable[[str], object] = log
         secrets.append(path)
     for each in secrets:
         try:
-            is_news = each not in _reported and is_open(each)
+            is_news = each.absolute() not in _reported and is_open(each)
         except OSError as error:  # The file is just being replaced.
             if each != path:
                 continue  # It matters only to clients that use its table.
             raise ConfigError(f"{each} cannot be read: {error.strerror}") from error
         if is_news:
-            _reported.add(each)
+            _reported.add(each.absolute())
             warn(f"other users can read the secret in {each}; 'chmod 600' denies it")
     return found
 

@@ -68,6 +68,7 @@ from kiel_groups.ops.zookeeper_reader import (
 from kiel_groups.security_file import tls_problem
 from kiel_groups.wire.versions import VersionRange, supports_early_requests
 from kiel_groups.wording import counted, own_command, some
+from kiel_groups.zookeeper.kazoo_client import NAME_A_FILE, speaks_tls
 from kiel_groups.zookeeper.security import security_of
 
 #: The time until a group with a finding is read again, in seconds; see ``lasting``.
@@ -144,6 +145,9 @@ async def _ask_server(address: HostPort, timeout_s: float, tls: ssl.SSLContext |
         async with asyncio.timeout(timeout_s):
             granted, least, most = [(await _open(address, tls, asked)).time_out for asked in (ASKED_MS, 1, 2**31 - 1)]
     except _UNANSWERED as error:
+        is_closed = isinstance(error, (asyncio.IncompleteReadError, ConnectionResetError))
+        if tls is None and is_closed and await asyncio.to_thread(speaks_tls, address):
+            return ServerAnswer(address, f"it speaks TLS; {NAME_A_FILE}")
         return ServerAnswer(address, _reason(error, timeout_s))
     fields: dict[str, str] = {}
     with suppress(OSError, TimeoutError):

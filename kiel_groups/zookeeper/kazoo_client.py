@@ -548,13 +548,13 @@ def _problem(server: HostPort, security: ZooKeeperSecurity) -> str:
             f"{server} closes each connection at once, as a server does that has as many from one address as its"
             " maxClientCnxns allows (60 by default), or as its maxCnxns allows in all; close some, or raise the limit"
         )
-    return f"{server} speaks TLS; {_NAME_A_FILE}" if not security.tls and _speaks_tls(server) else ""
+    return f"{server} speaks TLS; {NAME_A_FILE}" if not security.tls and speaks_tls(server) else ""
 
 
-_NAME_A_FILE = "name a file with the key 'tls' for it (docs/security.rst)"
+NAME_A_FILE = "name a file with the key 'tls' for it (docs/security.rst)"
 
 
-def _speaks_tls(server: HostPort) -> bool:
+def speaks_tls(server: HostPort) -> bool:
     """Return whether a server answers a TLS handshake. Its certificate does not matter, because nothing is sent."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

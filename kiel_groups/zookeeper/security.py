@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,6 +37,12 @@ def _acl(place: str, given: object) -> tuple[ACL, ...]:
         name, _, letters = rest.rpartition(":")
         is_anyone = (scheme, name) in (("world", "anyone"), ("auth", ""))
         is_named = scheme in _SCHEMES[1:] and scheme != "world" and bool(name)
+        if scheme == "digest" and not _DIGEST_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{place}: an entry of the scheme 'digest' without the digest of a password; expected"
+                " digest:USER:DIGEST:RIGHTS, where DIGEST is Base64 of the SHA-1 of USER:PASSWORD, as zkCli's getAcl"
+                " shows it"
+            )
         if not (is_anyone or is_named) or not letters or not set(letters) <= _RIGHTS.keys():
             raise ConfigError(
                 f"{place}: {entry!r:.100} given; expected entries of a scheme ({', '.join(_SCHEMES)}), a name and"
@@ -47,6 +54,9 @@ def _acl(place: str, given: object) -> tuple[ACL, ...]:
         found.append(ACL(rights, Id(scheme, name)))
     return tuple(found)
 
+
+#: The name of a user of the scheme "digest". A password in place of its digest would be stored, and match no user.
+_DIGEST_NAME = re.compile(r"[^:]+:[A-Za-z0-9+/]{27,}={0,2}")
 
 _ACL_EXAMPLE = '["creator-all", "sasl:tools:cdrwa", "world:anyone:r"]'
 

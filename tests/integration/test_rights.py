@@ -381,6 +381,9 @@ def test_commands(
                 admin.set_acls(path, acl_without())
                 problems += _command_problems(done, control, path, Need(right, path.replace(group, "*")) in needs)
     assert not problems, "\n".join(problems)
+    admin.create(f"{ROOT}/{(hidden := unique('group'))}", b"", acl_without("read"))
+    shown = run(f"config show {hidden}")
+    assert (shown.returncode, f"an ACL denies reading parts of group {hidden}" in shown.stderr) == (0, True)
 
 
 def _command_problems(

@@ -72,7 +72,7 @@ def of_tls(cluster: Cluster) -> list[str]:
 
 
 def test_doctor_asks_servers_with_tls(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment names the file. Without the file, doctor says that it gets no answer."""
+    """The environment names the file. With a wrong file, or without it, doctor says what it misses."""
     monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "tls.toml", *of_tls(cluster))))
     healthy = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
     assert (healthy.returncode, healthy.stderr) == (0, "info: nothing is wrong: 6 checks\n")
@@ -81,6 +81,9 @@ def test_doctor_asks_servers_with_tls(cluster: Cluster, tmp_path: Path, monkeypa
     refused = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
     assert refused.returncode == 1
     assert "its certificate is refused: unable to get local issuer certificate" in " ".join(refused.stdout.split())
+    monkeypatch.delenv(SECURITY_VARIABLE)
+    plain = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    assert "it speaks TLS; name a file" in " ".join(plain.stdout.split())
 
 
 @pytest.mark.parametrize("kind", ["digest", "sasl", "tls"])

@@ -248,6 +248,8 @@ def test_all_parts_run_and_show_no_secret(
     lake = ArchiveSettings(topics=(topic,), output=str(tmp_path / "lake"), brokers=kind.brokers)
     assert archive(spark, lake).records == count
     write_secret(spark_folder / "security.toml", "[zookeeper]\n")  # The session's other tests have open servers.
+    if kind.zookeeper is None:
+        assert count_by_options(spark, servers.late, topic) == count
     again = run.start("consume", copy, "--from", "earliest", "--max", str(count), "--timeout", "30")
     assert again.wait(60) == 0
     assert sorted(map(int, again.lines)) == list(range(count))
@@ -291,7 +293,7 @@ def serve(run: Run, folder: Path) -> str:
 
 
 def await_state_in_service(scan: SecretScan, url: str, group: str) -> None:
-    """Wait until the service shows one member without lag, then make a change there, as a dry run."""
+    """Wait until the service shows one member without lag, then ask for its groups and offsets."""
     headers = {**JSON, "Authorization": f"Bearer {TOKEN}"}
     place = f"{url.rstrip('/')}/v1/clusters/default/groups"
 
@@ -343,3 +345,17 @@ def copy_by_spark(spark: SparkSession, kind: Kind, group: str, topic: str, copy:
     # A shuffle writes files to the work folders of executors.
     table = spark.read.format("kiel").options(**options).load().select("key", "value").repartition(2)
     table.write.format("kiel").mode("append").options(**brokers, topic=copy).save()
+
+
+def count_by_options(spark: SparkSession, cluster: Cluster, topic: str) -> int:
+    """Count the records of a topic with the options of Spark's own source, which have the password, and no file."""
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    options = {
+        "kafka.bootstrap.servers": cluster.brokers[0],
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(cluster.security.folder / "ca.pem"),
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.sasl.mechanism": "SCRAM-SHA-256",
+        "kafka.sasl.jaas.config": f'{login} username="{USER}" password="{cluster.security.password}";',
+    }
+    return spark.read.format("kiel").options(**options, subscribe=topic).load().count()

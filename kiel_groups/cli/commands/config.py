@@ -48,7 +48,7 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     with group_session(zookeeper, group, timeout_s=SERVER_WAIT_S) as client:
         refuse_programs(client, group)
         view = view_group(group, read_group(client, group))
-    if not view.was_joined:
+    if not (view.was_joined or view.closed):
         raise ConfigError(f"group {group!r} has no settings: no member of kiel-groups was ever in it")
     settings = effective_settings(view)
     show_result(settings_document(group, settings), settings_tables(settings), as_json=as_json)

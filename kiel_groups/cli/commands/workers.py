@@ -203,21 +203,27 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     This reads ZooKeeper, where workers keep their state whatever coordinates them. If no worker is alive, it looks for
     five seconds: one that was just started may not have registered yet.
     """
+    from kiel_groups.cli.terminal.messages import warn_of_hidden
     from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.cli.terminal.worker_report import worker_group_document, worker_group_problems, worker_group_report
-    from kiel_groups.errors import UnknownGroupError
+    from kiel_groups.errors import CoordinationError, UnknownGroupError
     from kiel_groups.ops.zookeeper_client import zookeeper as session
+    from kiel_groups.wording import some
     from kiel_groups.workers.stores.worker_group_view import describe_workers
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:
         found = describe_workers(client, group)
         until_s = time.monotonic() + SERVER_WAIT_S
-        if not found.workers:
+        if not (found.workers or found.closed):
             lines.say("info", f"no worker of group {group} is alive; looking again for {SERVER_WAIT_S:g} s")
-        while not found.workers and time.monotonic() < until_s:
+        while not (found.workers or found.closed) and time.monotonic() < until_s:
             time.sleep(_POLL_S)
             found = describe_workers(client, group)
-    if not (found.workers or found.configuration.connectors or found.configuration.offset):
+    is_empty = not (found.workers or found.configuration.connectors or found.configuration.offset)
+    if is_empty and found.closed:
+        raise CoordinationError(f"group {group}: an ACL denies reading {some(found.closed)}")
+    if is_empty:
         raise UnknownGroupError(f"there are no workers of group {group!r} in ZooKeeper at {zookeeper}")
+    warn_of_hidden(lines, group, found.closed)
     show_result(worker_group_document(group, found), *worker_group_report(group, found), as_json=as_json)
-    return FAILED if check and any(worker_group_problems(found)) else DONE
+    return FAILED if check and (found.closed or any(worker_group_problems(found))) else DONE

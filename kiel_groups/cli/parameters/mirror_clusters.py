@@ -12,7 +12,7 @@ import click
 from kiel_groups.cli.parameters.options import FC, SERVER_WAIT_S, checked_zookeeper, security_option
 from kiel_groups.cli.parameters.worker_address import warn_if_open
 from kiel_groups.errors import ConfigError, NoBrokersError
-from kiel_groups.wording import own_command
+from kiel_groups.wording import own_command, some
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.mirror_view import MirrorView
@@ -67,12 +67,14 @@ class MirrorClusters(NamedTuple):
 
         Raises:
             UnknownConnectorError: The worker group has no such mirror.
-            CoordinationError: ZooKeeper does not answer, or has no such chroot.
+            CoordinationError: ZooKeeper does not answer, has no such chroot, or denies reading the znodes.
         """
-        from kiel_groups.errors import UnknownConnectorError
+        from kiel_groups.errors import CoordinationError, UnknownConnectorError
         from kiel_groups.mirror.mirror_view import read_mirror
 
         found = read_mirror(self.source, self.group, self.name, timeout_s=SERVER_WAIT_S)
+        if found.connector is None and (closed := found.group.closed):
+            raise CoordinationError(f"group {self.group}: an ACL denies reading {some(closed)}")
         if found.connector is None:
             again = own_command("mirror", "start", "--help")
             raise UnknownConnectorError(

@@ -122,8 +122,8 @@ def _closed(view: GroupView, now_ms: int) -> Iterator[Finding]:
         yield Finding(
             "closed",
             f"an ACL denies reading {counted(view.closed, 'znode', 'znodes')}: {some(view.closed)}",
-            "give --security, or have their ACLs allow everyone to read (zkCli: getAcl PATH, then setAcl PATH"
-            " …,world:anyone:r)",
+            "give --security with credentials that may read them, or have their ACLs allow everyone to read (zkCli:"
+            " getAcl PATH, then setAcl PATH …,world:anyone:r)",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -46,6 +47,10 @@ def check_lines(check: Check) -> Sentences:
 #: The session timeout that is asked for: the default of members, in milliseconds.
 ASKED_MS = 10_000
 
+#: The problems of a server that runs, and with which a client agrees on no protocol or no credentials; their remedy.
+_OF_SECURITY = re.compile(r"certificate|TLS|SASL|it refuses|security\.rst")
+_SECURITY_REMEDY = "give --security a file that fits, or correct the server's certificate (docs/security.rst)"
+
 
 class ServerAnswer(NamedTuple):
     """
@@ -74,6 +79,7 @@ def check_server(server: ServerAnswer) -> Check:
     if server.problem:
         text = f"ZooKeeper's server {server.address} does not serve: {server.problem}"
         remedy = "start it, or look at its log: without a majority of its ensemble, a server opens no session"
+        remedy = _SECURITY_REMEDY if _OF_SECURITY.search(server.problem) else remedy
         return Check(subject, "does not serve", (Finding("unreachable", text, remedy),))
     version = server.version or "version unknown ('srvr' is not whitelisted)"
     granted = f"{_seconds(server.granted_ms)} granted to members that ask for {_seconds(ASKED_MS)}"
@@ -146,6 +152,7 @@ def check_broker(broker: BrokerAnswer, cluster: ClusterIdentity, place: str = "Z
     """
     if broker.problem:
         remedy = "start it; if it is running, its advertised address cannot be reached from this host"
+        remedy = _SECURITY_REMEDY if _OF_SECURITY.search(broker.problem) else remedy
         finding = Finding("unreachable", f"{broker.name} does not answer: {broker.problem}", remedy)
         return Check(broker.name, "does not answer", (finding,))
     findings = []
@@ -275,7 +282,8 @@ def check_rights(needed: Rights, granted: Rights) -> Iterator[Finding]:
         yield Finding(
             "acl",
             f"ACLs of {counted(lacking, 'znode')} {mixed}keep members from reading or writing: {listed}",
-            f"zkCli: setAcl {min(lacking)} world:anyone:cdrwa, for each; or give credentials (docs/security.rst)",
+            "give --security with the members' credentials (docs/security.rst); or, if the group is to be open, zkCli:"
+            f" setAcl {min(lacking)} world:anyone:cdrwa, for each",
         )
 
 

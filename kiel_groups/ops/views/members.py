@@ -123,7 +123,9 @@ def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list
     """
     members = document["members"]
     allocator = f", allocator {document['allocator']}" if document["allocator"] else ""
-    title = f"group {document['group']} {place}: {counted(members, 'member')}, {document['state']}{allocator}"
+    is_hidden = not members and document["state"] == "unreadable"
+    number = "? members" if is_hidden else counted(members, "member")
+    title = f"group {document['group']} {place}: {number}, {document['state']}{allocator}"
     columns: list[tuple[str, Callable[[Mapping[str, Any]], str]]] = [
         ("member", _name),
         ("instance", lambda member: member["instance_id"] or ""),

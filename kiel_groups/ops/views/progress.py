@@ -281,7 +281,8 @@ class Verification:
         found = list(check_group(view, now_ms))
         if self._window_ms and lag_problem:
             why = f"the lag is not fully known, so it is not known whether offsets move: {lag_problem}"
-            found.append(Finding("unknown-lag", why, "start the brokers; '--window 0' does not check offsets"))
+            remedy = "give credentials that may read these" if view.closed else "start the brokers"
+            found.append(Finding("unknown-lag", why, f"{remedy}; '--window 0' does not check offsets"))
         if view.state == "empty" and all(finding.kind != "unconsumed" for finding in found):
             text = "the group has no members" + (", so no partition has an owner" if view.is_of_consumers else "")
             start = f"{own_command('workers', 'run', '--group', view.group)} starts one" if view.are_workers else ""

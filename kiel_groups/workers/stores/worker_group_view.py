@@ -37,6 +37,7 @@ class WorkerGroup:
         owners: The id of the worker that has claimed each connector or task, even work that is not configured.
         statuses: The status of each connector and task that is configured.
         history: The latest changes of the configuration, in ascending order.
+        closed: The paths of znodes whose ACL denies reading. What these have is left out.
     """
 
     workers: Mapping[str, bytes]
@@ -44,6 +45,7 @@ class WorkerGroup:
     owners: Mapping[Work, str]
     statuses: Mapping[Work, WorkStatus]
     history: tuple[ConfigChange, ...]
+    closed: tuple[str, ...] = ()
 
 
 def describe_workers(client: Client, group: str) -> WorkerGroup:
@@ -70,6 +72,8 @@ def worker_group_of(group: str, found: Snapshot) -> WorkerGroup:
         ProtocolError: The znode of the configuration offset has garbage.
     """
     layout = WorkerLayout(group)
+    closed = tuple(sorted(path for path, znode in found.items() if znode.closed))
+    found = {path: znode for path, znode in found.items() if not znode.closed}
     children = _children(found)
     connectors = {
         name: entry_of(name, path, found[path].data, found[path].czxid)
@@ -84,6 +88,7 @@ def worker_group_of(group: str, found: Snapshot) -> WorkerGroup:
         owners=dict(_owners(layout, found, children)),
         statuses={work: _status(layout, found, work) for work in configuration.works()},
         history=tuple(_history(layout, found, children)),
+        closed=closed,
     )
 
 

@@ -113,6 +113,6 @@ def test_a_running_client_follows_acls_but_no_other_credentials(tmp_path: Path) 
     assert changed.acl_of("/kiel-groups/g") == CREATOR_ALL_ACL
     client.secure(changed)
     assert client.changed_acls() is None
-    for text in (f'{table % "v"}acl = ["digest:v:cdrwa", "auth::cdrwa"]\n', "[zookeeper"):
+    for text in (f'{table % "v"}acl = ["sasl:v:cdrwa", "auth::cdrwa"]\n', "[zookeeper"):
         path.write_text(text, encoding="utf-8")
         assert client.changed_acls() is None

@@ -188,6 +188,7 @@ def test_no_repr_shows_a_password(write: Callable[[str], Path]) -> None:
         ("[z]\nacl = ['sasl::r']", "[z] acl: 'sasl::r' given"),
         ("[z]\nacl = ['world:all:r']", "[z] acl: 'world:all:r' given"),
         ("[z]\nacl = ['sasl:a:rx']", "[z] acl: 'sasl:a:rx' given"),
+        (f"[z]\nacl = ['digest:u:{PASSWORD}:cdrwa']", "[z] acl: an entry of the scheme 'digest' without the digest"),
         ("[z]\nacl = 'creator-all'", "[z]: an ACL for the creator, without credentials"),
         (
             "[z]\ndigest-user = ''\ndigest-password = ''\nacl = 'creator-all'",
@@ -248,13 +249,14 @@ def test_a_file_that_vanishes_while_it_is_read_is_an_error(
 
 
 def test_a_password_that_others_can_read_is_a_warning(
-    write: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+    write: Callable[[str], Path], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The warning appears once in each process."""
+    """The warning appears once in each process, also if the path is relative at times."""
     path = write('[zookeeper]\nsasl-user = "u"\nsasl-password = "x"\n')
     path.chmod(0o640)
-    for _ in range(2):
-        read_security(path, ZooKeeperSecurity)
+    monkeypatch.chdir(path.parent)
+    for each in (path, path, Path(path.name)):
+        read_security(each, ZooKeeperSecurity)
     assert [record.getMessage() for record in caplog.records] == [
         f"other users can read the secret in {path}; 'chmod 600' denies it"
     ]

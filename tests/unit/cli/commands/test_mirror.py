@@ -300,11 +300,15 @@ def test_the_target_of_a_mirror_with_secrets(monkeypatch: pytest.MonkeyPatch) ->
     assert (found.target_problem, opened) == ("no answer", [given | {"sasl.password": "x"}])
 
 
-def test_the_status_of_no_mirror(command: Callable[..., Printed]) -> None:
-    """The line names the worker group and the ZooKeeper."""
+def test_the_status_of_no_mirror(command: Callable[..., Printed], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names the worker group and the ZooKeeper, or what an ACL hides: a mirror may then exist."""
     status, _, (line,) = command("mirror", "status", "--from", "z:2181", "--name", "x")
     assert status == 2
     assert line.startswith("error: there is no mirror 'x' in the worker group 'x' in ZooKeeper at z:2181; ")
+    hidden = mirror_view.MirrorView("x", WorkerGroup({}, ConfigSnapshot(), {}, {}, (), ("/kiel-groups/x/connect",)))
+    monkeypatch.setattr(mirror_view, "read_mirror", lambda *_, **__: hidden)
+    status, _, (line,) = command("mirror", "status", "--from", "z:2181", "--name", "x")
+    assert (status, line) == (1, "error: group x: an ACL denies reading /kiel-groups/x/connect")
 
 
 def test_failures_end_the_process_that_has_them(runs: list[mirror_run.MirrorRun], command: Any, capsys: Any) -> None:

@@ -194,6 +194,20 @@ def test_a_group_without_anything_says_how_to_start(
     ]
 
 
+def test_znodes_that_an_acl_hides_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is readable is shown, and the group is not called unknown if nothing is."""
+    described(monkeypatch, replace(group({}), closed=("/kiel-groups/loaders/history",)))
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181", "--check"]) == 1
+    shown = capsys.readouterr()
+    assert "2 workers, 1 connector" in shown.out
+    assert "warning: an ACL denies reading parts of group loaders: /kiel-groups/loaders/history" in shown.err
+    described(monkeypatch, WorkerGroup({}, ConfigSnapshot(), {}, {}, (), ("/kiel-groups/loaders/workers",)))
+    assert run(["workers", "describe", "loaders", "--zookeeper", "z:2181"]) == 1
+    assert "group loaders: an ACL denies reading /kiel-groups/loaders/workers" in capsys.readouterr().err
+
+
 def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The document has all that the tables have, and the history, but no settings."""
     described(monkeypatch, group({}))

@@ -222,7 +222,7 @@ def test_rights_that_members_lack() -> None:
     assert list(check_rights(needed, dict.fromkeys(needed, 31))) == []
     assert list(check_rights(needed, {G.config: 1, G.weights: 1})) == []
     (finding,) = check_rights(needed, {**dict.fromkeys(needed, 31), G.members: 1, G.offsets: 0})
-    assert finding.kind == "acl"
+    assert (finding.kind, finding.remedy.startswith("give --security")) == ("acl", True)
     assert f"ACLs of 2 znodes of {len(needed)} keep members" in finding.text
     assert f"{G.offsets} (anyone: nothing), {G.members} (anyone: r)" in finding.text
     assert check_shared({}, {"/": 31}).findings == ()
@@ -250,6 +250,9 @@ def test_servers_of_zookeeper() -> None:
     )
     assert check_server(silent).text.startswith("version unknown ('srvr' is not whitelisted); sessions")
     assert [each.kind for each in check_server(dead).findings] == ["unreachable"]
+    assert check_server(dead).findings[0].remedy.startswith("start it")
+    refused = dead._replace(problem="its certificate is refused: certificate has expired")
+    assert "--security" in check_server(refused).findings[0].remedy
     assert "b:2181: of another ensemble than a:2181" in check_ensemble([dead, first, silent]).findings[0].text
     assert check_ensemble([first, dead]).findings == check_ensemble([dead, dead]).findings == ()
 
@@ -274,7 +277,12 @@ def test_brokers_and_chroots() -> None:
     assert wrong[0].text.endswith("the first broker has the topics t, and this one has u")
     (doubt,) = check_broker(broker._replace(identity=proxied._replace(topics={})), ours).findings
     assert doubt.kind == "unknown-cluster"
-    assert [each.kind for each in check_broker(broker._replace(problem="refused"), ours).findings] == ["unreachable"]
+    for problem, remedy in (
+        ("Connection refused", "start it; if it is running"),
+        ("cannot connect: it refuses the user or the password (PLAIN): Authentication failed", "give --security"),
+    ):
+        (finding,) = check_broker(broker._replace(problem=problem), ours).findings
+        assert (finding.kind, finding.remedy.startswith(remedy)) == ("unreachable", True)
 
 
 def test_clocks_as_far_as_they_can_be_compared() -> None:

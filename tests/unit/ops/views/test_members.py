@@ -105,6 +105,8 @@ def test_the_table_has_a_line_for_each_member() -> None:
     assert lines(members_document(view_group("none", {}))) == [
         "group none in ZooKeeper at z:2181: 0 members, memberless"
     ]
+    hidden = view_group("g", {"/kiel-groups/g": Znode(closed=True)})
+    assert lines(members_document(hidden)) == ["group g in ZooKeeper at z:2181: ? members, unreadable"]
 
 
 @pytest.mark.parametrize(("strategy", "kind"), [("range", None), ("kiel-sticky", "kiel-groups")])

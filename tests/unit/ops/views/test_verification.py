@@ -105,6 +105,9 @@ def test_an_unknown_lag_is_reported() -> None:
     verification = Verification(WINDOW_MS)
     verification.take(view(), LATER_MS, "no broker answered")
     assert kinds(verification) == ["unknown-lag"]
+    assert verification.findings[0].remedy.startswith("start the brokers")
+    verification.take(replace(view(), closed=("/consumers/g/offsets",)), LATER_MS, "an ACL denies reading")
+    assert verification.findings[-1].remedy.startswith("give credentials")
 
 
 def test_a_group_whose_members_have_left_is_not_well() -> None:

@@ -34,6 +34,7 @@ def test_garbage_and_foreign_znodes_do_not_hide_the_rest() -> None:
         LAYOUT.connector("bad"): Znode(b"{"),
         f"{LAYOUT.connectors}/a b": Znode(),
         LAYOUT.history_entry(5): Znode(b"{"),
+        LAYOUT.history_entry(6): Znode(closed=True),
         LAYOUT.worker("w"): Znode(b"{}"),
         LAYOUT.connector_owners("a/b"): Znode(),
         LAYOUT.owner("a/b", 0): Znode(b"w", czxid=3),
@@ -56,7 +57,7 @@ def test_garbage_and_foreign_znodes_do_not_hide_the_rest() -> None:
         ConnectorId("bad"): UNASSIGNED,
         TaskId("a/b", 0): RUNNING,
     }
-    assert group.history == ()
+    assert (group.history, group.closed) == ((), (LAYOUT.history_entry(6),))
 
 
 def test_garbage_in_the_offsets_znode_is_an_error() -> None:
