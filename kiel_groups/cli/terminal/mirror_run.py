@@ -29,8 +29,9 @@ from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.values import Work
 
-#: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
-_INTERVAL_S, _PAUSE_FACTOR = 0.5, 4.0
+#: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes. Each
+#: measurement is a session of ZooKeeper, so a run without an end measures less often.
+_INTERVAL_S, _ENDLESS_INTERVAL_S, _PAUSE_FACTOR = 0.5, 2.0, 4.0
 #: How long a run that waits for all topics may make no progress, in seconds, before it looks for the cause.
 _STILL_S = 5.0
 #: The type of an error at the beginning of its text.
@@ -166,7 +167,8 @@ class MirrorRun:
             elif self.logs is not None and time.monotonic() - changed_s > _STILL_S:
                 await asyncio.to_thread(self._check_topics, self.logs)
                 changed_s = time.monotonic()
-            await asyncio.sleep(max(_INTERVAL_S, _PAUSE_FACTOR * (time.monotonic() - began_s)))
+            interval_s = _ENDLESS_INTERVAL_S if self.logs is None else _INTERVAL_S
+            await asyncio.sleep(max(interval_s, _PAUSE_FACTOR * (time.monotonic() - began_s)))
 
     def _check_topics(self, logs: Logs) -> None:
         """Raise KielGroupsError if a topic that the run waits for was stopped or deleted. Else it may still come."""
