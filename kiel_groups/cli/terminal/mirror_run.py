@@ -29,8 +29,8 @@ from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.values import Work
 
-#: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes. Each
-#: measurement is a session of ZooKeeper, so a run without an end measures less often.
+#: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
+#: Each measurement is a session of ZooKeeper, so a run without an end measures less often.
 _INTERVAL_S, _ENDLESS_INTERVAL_S, _PAUSE_FACTOR = 0.5, 2.0, 4.0
 #: How long a run that waits for all topics may make no progress, in seconds, before it looks for the cause.
 _STILL_S = 5.0
