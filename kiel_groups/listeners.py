@@ -14,9 +14,9 @@ class RebalanceListener(Protocol):
     """
     Hooks that a member calls when it gains, gives up or loses partitions.
 
-    Hooks run on the member's event loop, one at a time. A hook may be a plain function or a coroutine function. Plain
-    functions of a consumer of ``kiel_groups.sync`` run on a thread beside the loop, and may call that consumer. An
-    exception in a hook is logged and counted, and the rebalance continues. A running coroutine is cancelled if all
+    Hooks run on the member's event loop, one at a time. A hook may be a plain function or a coroutine function. If the
+    consumer is one of ``kiel_groups.sync``, plain functions run on a thread beside the loop, and may call the consumer.
+    An exception in a hook is logged and counted, and the rebalance continues. A running coroutine is cancelled if all
     of its partitions are lost.
 
     A rebalance may call a hook several times. ``on_partitions_revoked`` is called first for the partitions without

@@ -402,7 +402,7 @@ class Consumer:
         Stop fetching and delivering these partitions until ``resume``.
 
         Records in flight are finished as usual. Buffered records stay buffered, even the rest of a batch that a loop
-        has begun, unless paused partitions already fill their share of the buffer. Then the records are dropped, and
+        has begun. If paused partitions already fill their share of the buffer, the records are dropped instead, and
         fetched again after ``resume``. The consumer keeps the partitions. A pause lasts while a partition stays
         assigned, even through a rebalance. A partition that is assigned again is not paused.
 

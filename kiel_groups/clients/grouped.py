@@ -245,11 +245,11 @@ class GroupedConsumer(Consumer):
         The first call decides about ``autocommit``. Further calls return the same outcome. The ``timeout_s`` of a
         further call may end the close earlier, but not later.
 
-        The caller's own record or values count as finished, unless an exception is being handled. The close waits for
-        other coroutines. The close waits until a loop has finished its record, without a limit except ``timeout_s``.
-        The close waits until a caller of ``consume()`` or ``getmany()`` calls again, but at most two seconds. If the
-        event loop does not run any more, as after a Ctrl-C, the member leaves the group before this method returns, and
-        records in flight are delivered again.
+        What the closing coroutine has in flight counts as finished, unless it is handling an exception. The close then
+        waits for the other coroutines: for a loop until it has finished its record, limited only by ``timeout_s``; for
+        a caller of ``consume()`` or ``getmany()`` until it calls again, at most two seconds. If the event loop does not
+        run any more, as after a Ctrl-C, the member leaves the group before this method returns, and records in flight
+        are delivered again.
 
         Args:
             autocommit: Whether the close commits finished records. A consumer that was created with

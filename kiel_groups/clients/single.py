@@ -265,8 +265,8 @@ class SingleConsumer(Consumer):
         Leave all topics, or end an assignment of ``assign``. No record is delivered any more.
 
         Without a listener, the call takes effect at once, so ``assign`` may follow. If a listener must be notified, the
-        topics are left once the listener's hook has returned, because the hook may read the positions. Then await the
-        future before ``assign``.
+        topics are left once the listener's hook has returned, because the hook may read the positions. In that case,
+        await the future before ``assign``.
 
         Raises:
             ClosedError: The consumer was closed.

@@ -35,8 +35,8 @@ class CoordinatedContext:
     """
     The settings and tools that the parts of a member share in a group that brokers coordinate.
 
-    ``versions`` says whether the brokers know JoinGroup v1. If the brokers do not know JoinGroup v1, a rebalance waits
-    for a member for the session timeout.
+    ``versions`` says whether the brokers know JoinGroup v1. If not, a rebalance waits for each member for up to the
+    session timeout.
     """
 
     group: GroupConfig
