@@ -45,6 +45,7 @@ from tests.helpers.servers import (  # noqa: F401 -- fixtures
     cluster_39,
     coordinating_cluster,
     coordinating_version,
+    fresh_cluster,
     release_cluster,
     shared_clusters,
     start_cluster,

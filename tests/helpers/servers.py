@@ -76,6 +76,13 @@ def cluster_39(shared_clusters: Callable[..., Cluster]) -> Cluster:
     return shared_clusters("3.9.5")
 
 
+@pytest.fixture(scope="module")
+def fresh_cluster() -> Iterator[Cluster]:
+    """Start a cluster for a module whose tests read all groups again and again: a shared cluster has hundreds."""
+    with Cluster(zookeeper="3.9.5", broker_overrides=PATIENT) as cluster:
+        yield cluster
+
+
 @pytest.fixture(params=EARLY_KAFKAS, ids=lambda version: f"kafka{version}")
 def release_cluster(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster]) -> Cluster:
     """Return a shared cluster on ZooKeeper 3.9.5. The test runs once for each release of Kafka up to 0.9."""

@@ -23,11 +23,11 @@ SCROLLED_SIDEWAYS = """[...document.querySelectorAll(".scroll")]
     .filter(each => each.scrollWidth > each.clientWidth).map(each => each.ariaLabel)"""
 
 
-async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, unique: Unique) -> None:
+async def test_a_member_that_dies_is_seen_without_a_reload(fresh_cluster: Cluster, unique: Unique) -> None:
     """The page of a group follows a death and a drain, and the page of all groups leads to it."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 4)
-    async with group_of(cluster_39, name, [topic]) as group, console(cluster_39) as (url, browser):
+    await fresh_cluster.create_topic(topic, 4)
+    async with group_of(fresh_cluster, name, [topic]) as group, console(fresh_cluster) as (url, browser):
         members = [await group.join(), await group.join(), await group.join()]
         await group.balanced(topic, 4)
         page, errors = await new_page(browser, url)
@@ -39,7 +39,7 @@ async def test_a_member_that_dies_is_seen_without_a_reload(cluster_39: Cluster, 
         assert drawn is not None
         await expect(chart).not_to_have_attribute("data-lags", drawn, timeout=PATIENCE_MS)
         await expect(chart.locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
-        end_session(cluster_39, members[2])
+        end_session(fresh_cluster, members[2])
         await members[2].stop()
         await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
         cells = page.locator("ol.grid li")
@@ -125,15 +125,15 @@ async def drain_the_host(page: Page) -> None:
     await page.keyboard.press("Escape")
 
 
-async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: Cluster, unique: Unique) -> None:
+async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluster: Cluster, unique: Unique) -> None:
     """Every action can be reached and confirmed by keyboard; a wrong token changes nothing, and the reason is shown."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 2)
-    async with group_of(cluster_39, name, [topic]) as group:
+    await fresh_cluster.create_topic(topic, 2)
+    async with group_of(fresh_cluster, name, [topic]) as group:
         await group.join()
-        await group.delivered(await produce(cluster_39, topic, 20))
-    assert committed(cluster_39, name, topic) == 20
-    async with console(cluster_39) as (url, browser):
+        await group.delivered(await produce(fresh_cluster, topic, 20))
+    assert committed(fresh_cluster, name, topic) == 20
+    async with console(fresh_cluster) as (url, browser):
         page, errors = await new_page(browser, f"{url}/")
         await expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=PATIENCE_MS)
         await page.goto(f"{url}/clusters/main/groups/{name}")
@@ -146,7 +146,7 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_label("Token").press("Enter")
         await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
-        assert committed(cluster_39, name, topic) == 20
+        assert committed(fresh_cluster, name, topic) == 20
         await page.get_by_label("To:").fill("yesterday")
         await page.get_by_label("To:").press("Enter")
         await expect(outcome).to_contain_text("'yesterday' is none of: earliest, latest")
@@ -155,7 +155,7 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
         await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
         await page.keyboard.press("Enter")  # The button that makes the change has the focus.
         await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
-        assert committed(cluster_39, name, topic) == 0
+        assert committed(fresh_cluster, name, topic) == 0
         await page.keyboard.press("Escape")
         await page.locator("#a-delete").focus()
         await page.keyboard.press("Enter")
@@ -172,15 +172,15 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(cluster_39: 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
 async def test_pages_are_accessible_at_every_width(
-    cluster_39: Cluster, unique: Unique, width: int, scheme: str
+    fresh_cluster: Cluster, unique: Unique, width: int, scheme: str
 ) -> None:
     """axe-core finds nothing serious, and no page is wider than a phone; a hostile name is shown as it is."""
     topic, hostile = unique("topic"), f"<b id=hostile>&'\" {width}"
-    await cluster_39.create_topic(topic, 3)
-    async with group_of(cluster_39, unique("group"), [topic]) as group, console(cluster_39) as (url, browser):
+    await fresh_cluster.create_topic(topic, 3)
+    async with group_of(fresh_cluster, unique("group"), [topic]) as group, console(fresh_cluster) as (url, browser):
         await group.join()
         await group.balanced(topic, 3)
-        with zookeeper(cluster_39) as client:
+        with zookeeper(fresh_cluster) as client:
             client.ensure_path(f"/consumers/{hostile}/ids")
             client.create(f"/consumers/{group.name}/offsets/a-topic-that-is-gone/0", b"3", makepath=True)
         page, errors = await new_page(browser, f"{url}/", width=width, scheme=scheme)
@@ -205,5 +205,5 @@ async def test_pages_are_accessible_at_every_width(
         await expect(page.get_by_role("heading", level=1)).to_contain_text(hostile, timeout=PATIENCE_MS)
         await expect(page.locator("#hostile")).to_have_count(0)
         assert not errors
-        with zookeeper(cluster_39) as client:
+        with zookeeper(fresh_cluster) as client:
             client.delete(f"/consumers/{hostile}", recursive=True)

@@ -135,12 +135,12 @@ async def test_a_hidden_tab_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> No
         assert errors == []
 
 
-async def test_two_tabs_and_a_group_that_is_made_anew(cluster_39: Cluster, unique: Unique) -> None:
+async def test_two_tabs_and_a_group_that_is_made_anew(fresh_cluster: Cluster, unique: Unique) -> None:
     """Each tab shows what was changed in the other one, and keeps its own dialog; a group of the same name follows."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 4)
-    async with console(cluster_39) as (url, browser):
-        async with group_of(cluster_39, name, [topic]) as group:
+    await fresh_cluster.create_topic(topic, 4)
+    async with console(fresh_cluster) as (url, browser):
+        async with group_of(fresh_cluster, name, [topic]) as group:
             members = [await group.join(), await group.join()]
             await group.balanced(topic, 4)
             first, errors = await new_page(browser, url)
@@ -174,7 +174,7 @@ async def test_two_tabs_and_a_group_that_is_made_anew(cluster_39: Cluster, uniqu
         await expect(first.locator("#outcome")).to_contain_text("Done.", timeout=PATIENCE_MS)
         await expect(second.get_by_role("heading", level=1)).to_contain_text("not there", timeout=PATIENCE_MS)
         assert not await is_same_page(second)
-        async with group_of(cluster_39, name, [topic]) as group:
+        async with group_of(fresh_cluster, name, [topic]) as group:
             await group.join()
             await expect(second.locator(ROWS)).to_have_count(1, timeout=PATIENCE_MS)
             assert await is_same_page(second)
@@ -182,14 +182,14 @@ async def test_two_tabs_and_a_group_that_is_made_anew(cluster_39: Cluster, uniqu
         assert errors == []
 
 
-async def test_the_service_is_restarted_under_an_open_page(cluster_39: Cluster, unique: Unique) -> None:
+async def test_the_service_is_restarted_under_an_open_page(fresh_cluster: Cluster, unique: Unique) -> None:
     """The page says that it has no connection, connects again, and shows the newest state; what was typed stays."""
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 2)
-    async with group_of(cluster_39, name, [topic]) as group, browsing() as browser:
+    await fresh_cluster.create_topic(topic, 2)
+    async with group_of(fresh_cluster, name, [topic]) as group, browsing() as browser:
         await group.join()
         await group.balanced(topic, 2)
-        async with served(cluster_39) as url:
+        async with served(fresh_cluster) as url:
             page, errors = await new_page(browser, url)
             await page.get_by_role("link", name=name, exact=True).click()
             await expect(page.locator(ROWS)).to_have_count(1, timeout=PATIENCE_MS)
@@ -200,7 +200,7 @@ async def test_the_service_is_restarted_under_an_open_page(cluster_39: Cluster, 
         await expect(page.locator("#live")).to_contain_text("no connection", timeout=PATIENCE_MS)
         await group.join()
         await group.balanced(topic, 2)
-        async with served(cluster_39, address_of(url)[1]):
+        async with served(fresh_cluster, address_of(url)[1]):
             await expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
             await expect(page.locator(ROWS)).to_have_count(2, timeout=PATIENCE_MS)
             await expect(page.get_by_label("Topics")).to_have_value(f"{topic}:1")

@@ -60,13 +60,13 @@ async def changing(url: str, method: str, body: object = None) -> Got:
     return await ask(url, method, body, WITH_TOKEN)
 
 
-async def test_a_group_in_zookeeper(cluster: Cluster, unique: Unique) -> None:
+async def test_a_group_in_zookeeper(fresh_cluster: Cluster, unique: Unique) -> None:
     """Its members, allocation, lag, history and plan are shown, and it is in the metrics and in Burrow's answers."""
     topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 4)
-    async with group_of(cluster, name, [topic]) as group, serving(in_zookeeper(cluster)) as url:
+    await fresh_cluster.create_topic(topic, 4)
+    async with group_of(fresh_cluster, name, [topic]) as group, serving(in_zookeeper(fresh_cluster)) as url:
         await group.join()
-        await group.delivered(await produce(cluster, topic, 40))
+        await group.delivered(await produce(fresh_cluster, topic, 40))
 
         async def shown() -> Any:
             found = (await ask(f"{url}/groups/{name}")).document
@@ -100,7 +100,7 @@ async def test_a_group_in_zookeeper(cluster: Cluster, unique: Unique) -> None:
 
 @pytest.mark.parametrize("most_whole", [500, 3])
 async def test_a_change_is_an_event(
-    cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch, most_whole: int
+    fresh_cluster: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch, most_whole: int
 ) -> None:
     """
     A stream of events names a group soon after a member has joined, long before all groups are read again. A large
@@ -108,11 +108,11 @@ async def test_a_change_is_an_event(
     """
     monkeypatch.setattr(zookeeper_groups, "_MOST_WHOLE", most_whole)
     topic, name = unique("topic"), unique("group")
-    await cluster_39.create_topic(topic, 4)
-    async with group_of(cluster_39, name, [topic]) as group:
+    await fresh_cluster.create_topic(topic, 4)
+    async with group_of(fresh_cluster, name, [topic]) as group:
         await group.join()
         settings = RestSettings(port=0)
-        service = Service(settings, {"main": in_zookeeper(cluster_39)}, interval_s=3600)
+        service = Service(settings, {"main": in_zookeeper(fresh_cluster)}, interval_s=3600)
         service.start()
         received = bytearray()
         client = AsyncHTTPClient(force_instance=True)
@@ -139,20 +139,20 @@ async def test_a_change_is_an_event(
         client.close()
 
 
-async def test_changes_of_an_operator(cluster: Cluster, unique: Unique, tmp_path: Path) -> None:
+async def test_changes_of_an_operator(fresh_cluster: Cluster, unique: Unique, tmp_path: Path) -> None:
     """
     Offsets are set by live members, a member is drained, settings are set, and a group is deleted and restored. What a
     change loses is in a file, too; without the file, the change is not made.
     """
     topic, name = unique("topic"), unique("group")
-    await cluster.create_topic(topic, 2)
+    await fresh_cluster.create_topic(topic, 2)
     folder = tmp_path / "restore"
-    async with serving(in_zookeeper(cluster), folder=folder) as root:
+    async with serving(in_zookeeper(fresh_cluster), folder=folder) as root:
         url = f"{root}/groups/{name}"
-        async with group_of(cluster, name, [topic]) as group:
+        async with group_of(fresh_cluster, name, [topic]) as group:
             await group.join()
             first = group.members[0].consumer
-            await group.delivered(await produce(cluster, topic, 20))
+            await group.delivered(await produce(fresh_cluster, topic, 20))
             await group.balanced(topic, 2)
             await first.commit()
             offsets = (await ask(f"{url}/offsets")).document["offsets"]
@@ -181,7 +181,7 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique, tmp_path
             assert (await changing(f"{url}/rebalance", "POST", {"reason": "by hand"})).status == 200
             refused = await changing(url, "DELETE")
             assert (refused.status, "is alive" in refused.document["message"]) == (400, True)
-        assert committed(cluster, name, topic) == 20
+        assert committed(fresh_cluster, name, topic) == 20
         deleted = await changing(url, "DELETE")
         assert deleted.document["restore"]["offsets"] == offsets
         assert_kept(deleted, folder)
@@ -192,7 +192,7 @@ async def test_changes_of_an_operator(cluster: Cluster, unique: Unique, tmp_path
         await eventually(is_gone, "the group is gone")
         back = await changing(f"{url}/offsets/import", "POST", {"file": deleted.document["restore"], "topics": None})
         assert back.status == 200
-        assert committed(cluster, name, topic) == 20
+        assert committed(fresh_cluster, name, topic) == 20
 
 
 def assert_kept(change: Got, folder: Path) -> None:
@@ -240,9 +240,9 @@ async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique)
         ("GET", "/groups/none/plan?x=1", None, 404, "does not exist"),
     ],
 )
-async def test_mistakes(cluster_39: Cluster, method: str, path: str, body: object, status: int, words: str) -> None:
+async def test_mistakes(fresh_cluster: Cluster, method: str, path: str, body: object, status: int, words: str) -> None:
     """A mistake of a client is answered with its reason; a path leads to no znode but those of groups."""
-    async with serving(in_zookeeper(cluster_39)) as url:
+    async with serving(in_zookeeper(fresh_cluster)) as url:
         got = await changing(f"{url}{path}", method, body)
         assert (got.status, words in got.document["message"]) == (status, True), got.document
 
@@ -250,9 +250,9 @@ async def test_mistakes(cluster_39: Cluster, method: str, path: str, body: objec
 @pytest.mark.parametrize(
     ("headers", "token", "status"), [(JSON, TOKEN, 401), (JSON, "", 403), (WITH_TOKEN, TOKEN, 404)]
 )
-async def test_changes_need_a_token(cluster_39: Cluster, headers: dict[str, str], token: str, status: int) -> None:
+async def test_changes_need_a_token(fresh_cluster: Cluster, headers: dict[str, str], token: str, status: int) -> None:
     """Without the token, or if the service has none, nothing is changed."""
-    async with serving(in_zookeeper(cluster_39), token=token) as url:
+    async with serving(in_zookeeper(fresh_cluster), token=token) as url:
         assert (await ask(f"{url}/groups/none/rebalance", "POST", {}, headers)).status == status
         assert (await ask(f"{url}/groups")).status == 200
 

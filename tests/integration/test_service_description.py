@@ -22,9 +22,9 @@ TOKEN = "t0ken-of-the-service"
 
 
 @pytest.mark.slow
-async def test_the_operations_behave_as_described(cluster_39: Cluster, tmp_path: Path) -> None:
+async def test_the_operations_behave_as_described(fresh_cluster: Cluster, tmp_path: Path) -> None:
     """The description is valid OpenAPI 3.1, and schemathesis finds no request that is answered otherwise."""
-    address = ClusterAddress(ZOOKEEPER, cluster_39.zk_hosts, 10.0)
+    address = ClusterAddress(ZOOKEEPER, fresh_cluster.zk_hosts, 10.0)
     service = Service(RestSettings(port=0, token=TOKEN, open_reads=True), {"main": address}, interval_s=60)
     service.start()
 

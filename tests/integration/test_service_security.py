@@ -152,9 +152,9 @@ async def attacked(
         await leader.close()
 
 
-async def test_changes_of_strangers_are_refused(cluster_39: Cluster, unique: Unique) -> None:
+async def test_changes_of_strangers_are_refused(fresh_cluster: Cluster, unique: Unique) -> None:
     """No change without the token, none from a page of another site, and none for another host, with the token, too."""
-    async with attacked(cluster_39, unique) as service:
+    async with attacked(fresh_cluster, unique) as service:
         description = (await ask(f"{service.url}/v1/openapi.json")).document["paths"]
         prefix = "/v1/clusters/{cluster}/groups/{group}"
         described = {(verb.upper(), path) for path, verbs in description.items() for verb in verbs if verb != "get"}
@@ -200,9 +200,9 @@ async def test_changes_of_strangers_are_refused(cluster_39: Cluster, unique: Uni
 
 
 @pytest.mark.slow
-async def test_no_path_and_no_body_leads_to_another_znode(cluster_39: Cluster, unique: Unique) -> None:
+async def test_no_path_and_no_body_leads_to_another_znode(fresh_cluster: Cluster, unique: Unique) -> None:
     """Names that would leave the roots, illegal and long names, and bodies and headers that are too large."""
-    async with attacked(cluster_39, unique) as service:
+    async with attacked(fresh_cluster, unique) as service:
         name, root = service.group, "/v1/clusters/main/groups"
         names = (
             *(
@@ -296,7 +296,7 @@ async def end_of(connection: socket.socket) -> None:
 
 @pytest.mark.slow
 async def test_slow_clients_and_a_thousand_idle_ones(
-    cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
+    fresh_cluster: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Headers and bodies that come byte by byte, and answers that are not read, end; idle connections make room."""
     monkeypatch.setattr(rest_server, "_IDLE_TIMEOUT_S", 0.5)
@@ -304,7 +304,7 @@ async def test_slow_clients_and_a_thousand_idle_ones(
     monkeypatch.setattr(rest_server, "SEND_TIMEOUT_S", 0.5)
     monkeypatch.setattr(rest_server, "_MOST_CONNECTIONS", 300)
     monkeypatch.setattr(events, "_SEND_S", 0.5)
-    async with attacked(cluster_39, unique) as service:
+    async with attacked(fresh_cluster, unique) as service:
         place = f"/v1/clusters/main/groups/{service.group}/rebalance"
         body = request("POST", place, BEARER, JSON, body=b"{}" + b" " * 1_000)[:-1_000]
         page = request("GET", "/static/uplot-1.6.32.min.js").replace(b"close", b"keep-alive")
@@ -397,11 +397,11 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.slow
-async def test_hostile_names_are_texts(cluster_39: Cluster, unique: Unique) -> None:
+async def test_hostile_names_are_texts(fresh_cluster: Cluster, unique: Unique) -> None:
     """The pages, documents and metrics show them as they are; invisible signs are escaped; no element is theirs."""
     hostile = [text.replace("/", "∕") for text in HOSTILE]
     try:
-        async with attacked(cluster_39, unique, plant_hostile) as service:
+        async with attacked(fresh_cluster, unique, plant_hostile) as service:
 
             async def are_shown() -> bool:
                 shown = (await ask(f"{service.url}/v1/clusters/main/groups")).document["groups"]
@@ -433,7 +433,7 @@ async def test_hostile_names_are_texts(cluster_39: Cluster, unique: Unique) -> N
                     got, answer = await send_bytes(service.url, request(method, place + path, BEARER, JSON, body=body))
                     assert got in (200, 400, 404, 409), (path, answer)
     finally:
-        with zookeeper(cluster_39) as client:
+        with zookeeper(fresh_cluster) as client:
             for name in hostile:
                 for root in ("/consumers", "/kiel-groups"):
                     client.delete(f"{root}/{name}", recursive=True)
