@@ -47,6 +47,10 @@ class MockKafka:
             self._cluster, ctypes.c_short(api_key), ctypes.c_size_t(len(codes)), errors
         )
 
+    def accept(self, api_key: int) -> None:
+        """Forget the error codes that were not answered yet."""
+        self._library.rd_kafka_mock_clear_request_errors(self._cluster, ctypes.c_short(api_key))
+
     def create(self, topic: str, partitions: int) -> None:
         """Create a topic."""
         self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
