@@ -456,7 +456,7 @@ async def test_the_service(
     assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
-#: The changes of the service: their methods, paths and bodies. ``N`` stands for another number in each of them.
+#: The requests by which the service changes something: method, path, body. ``N`` is another number in each request.
 _CHANGES = (
     ("POST", "/offsets/reset", '{"topics": null, "to": {"offset": N}}'),
     ("PATCH", "/config", '{"settings": {"debounce.quiet_ms": 10N}}'),

@@ -389,7 +389,7 @@ def supervised(bench: ProcessBench) -> SessionSupervisor[Role]:
 
 
 def test_a_process_joins_again_when_it_has_the_right(caplog: pytest.LogCaptureFixture) -> None:
-    """A candidate that cannot read the election leaves it to others. It logs that once, and goes on trying."""
+    """A candidate that may not read the election does not lead. It logs that once, and tries again."""
     bench = ProcessBench()
     denied = bench.ensemble.tree.denied
     supervised(bench)
