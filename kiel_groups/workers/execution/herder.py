@@ -81,8 +81,6 @@ class Herder:
         self._patience: asyncio.TimerHandle | None = None
         #: Whether the group may have removed this worker, because its membership was not confirmed for some time.
         self._is_doubtful = False
-        #: The right that the last clean-up lacked, as it was logged; "" if it had all rights.
-        self._denied = ""
         self._is_closing = False
 
     # ------------------------------------------------------------------ sessions
@@ -223,15 +221,13 @@ class Herder:
 
         No work depends on that, so a missing right does not end the session. It is logged once.
         """
-        denied, self._denied = self._denied, ""
         try:
             await self.role.config.clean_up()
         except SessionLostError:
             log.debug("group %s: what deleted connectors have left is deleted later", self._group)
         except AuthorizationError as error:
             self.context.metrics.count("clean_ups_denied")
-            self._denied = str(error)
-            if self._denied != denied:
+            if self.context.refusals.is_news(error):
                 log.warning("group %s: what deleted connectors have left stays: %s", self._group, error)
 
     async def on_revoked(self) -> None:
