@@ -43,7 +43,7 @@ class FailedError(Exception):
 
 
 class StoppedError(Exception):
-    """The worker ends between two tries. The record is not finished: the next owner of its partition gets it again."""
+    """The worker ends before a try. The record is not finished: the next owner of its partition gets it again."""
 
 
 class Worker:
@@ -81,9 +81,10 @@ class Worker:
             sys.exit(f"error: there is no topic {dead_letters}; create it for the orders that cannot be sent")
         self.consumer.subscribe(topic)
         for record in self.consumer:
-            # A record is finished, and may be committed, when the loop asks for the next one.
+            # A record is finished, and may be committed, when the loop asks for the next one, or at a ``break``. An
+            # exception leaves it to the next member.
             if self.stopping.is_set():
-                break
+                raise StoppedError
             try:
                 self.send(record)
             except (RefusedError, FailedError) as error:

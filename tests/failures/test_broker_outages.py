@@ -130,7 +130,7 @@ async def restart_broker_and_read_all(cluster: Cluster, group: Group, values: se
     assert ("claims_unopened", (), 0.0) in set(member.consumer.metrics.samples())
 
 
-@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("reset", ["earliest", pytest.param("latest", marks=pytest.mark.slow)])
 async def test_a_partition_leader_is_down_when_a_group_starts(
     start_cluster: Callable[..., Cluster], caplog: pytest.LogCaptureFixture, reset: str
 ) -> None:
@@ -165,7 +165,7 @@ async def test_a_partition_leader_is_down_when_a_group_starts(
     assert stored(cluster).keys() == {*led, *leaderless}
 
 
-@pytest.mark.parametrize("store", ["zookeeper", "broker-v0"])
+@pytest.mark.parametrize("store", [pytest.param("zookeeper", marks=pytest.mark.slow), "broker-v0"])
 async def test_a_partition_leader_is_down_after_a_topic_has_grown(
     start_cluster: Callable[..., Cluster], store: str
 ) -> None:
@@ -196,6 +196,7 @@ async def test_a_partition_leader_is_down_after_a_topic_has_grown(
         await restart_broker_and_read_all(cluster, group, wanted | missed)
 
 
+@pytest.mark.slow
 async def test_a_partition_leader_is_down_after_a_topic_was_created_again(
     start_cluster: Callable[..., Cluster],
 ) -> None:

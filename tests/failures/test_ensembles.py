@@ -276,6 +276,7 @@ async def test_a_server_lags_behind_after_a_release_of_unknown_outcome(
         assert Counter(checked.group.values) == Counter(checked.values), "an orderly release repeats nothing"
 
 
+@pytest.mark.slow
 async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., Cluster], unique: Unique) -> None:
     """
     The server accepts only clients that ask for read-only access, which members do not. A member connected to the

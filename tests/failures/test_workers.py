@@ -319,7 +319,7 @@ def has_lost_sessions(worker: Worker) -> bool:
     return worker.metrics.total("sessions_lost") > 0
 
 
-@pytest.mark.parametrize("leads", [True, False], ids=["leader", "other"])
+@pytest.mark.parametrize("leads", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["leader", "other"])
 async def test_a_worker_on_brokers_loses_zookeeper(
     shared_clusters: Callable[..., Cluster], unique: Unique, tmp_path: Path, leads: bool
 ) -> None:

@@ -145,6 +145,7 @@ async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
         assert (await anext(consumer)).value == b"a record"
 
 
+@pytest.mark.slow
 async def test_a_killed_server_is_reported_and_restarted_and_a_killed_supervisor_ends_its_servers(
     cluster: Cluster,
 ) -> None:

@@ -170,7 +170,7 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluste
         assert [error for error in errors if "401" not in error] == []
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (360, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1200, "light", marks=pytest.mark.slow), (360, "dark")])
 async def test_pages_are_accessible_at_every_width(
     fresh_cluster: Cluster, unique: Unique, width: int, scheme: str
 ) -> None:

@@ -95,6 +95,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_the_demo_proves_that_no_record_is_lost_and_keeps_the_cluster(
     demo: Callable[..., Demo], tmp_path: Path
 ) -> None:

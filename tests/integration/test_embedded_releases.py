@@ -158,6 +158,7 @@ def test_a_broker_gets_only_settings_of_its_release(release_cluster: Cluster) ->
     assert registered["version"] == (2 if broker.version.startswith("0.9") else 1)
 
 
+@pytest.mark.slow
 async def test_a_release_that_coordinates_groups_stores_and_delivers(
     start_cluster: Callable[..., Cluster], coordinating_version: str
 ) -> None:

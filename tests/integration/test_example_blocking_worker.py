@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 import signal
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -123,6 +125,18 @@ async def test_an_order_that_fails_at_the_end_is_left_to_the_next_member(cluster
         assert worker.end(signal.SIGINT) == 0
         assert "INFO send_orders: the order in flight was not sent: the next member gets it" in worker.errors
     assert committed(cluster_39, group, topic) == 1
+
+
+def test_an_order_that_comes_after_the_stop_is_left_to_the_next_member() -> None:
+    """The consumer may deliver one more record between the stop and its own end. Its error leaves the loop."""
+    example = runpy.run_path(PROGRAM)
+    consumer = MagicMock()
+    consumer.topics.return_value = {"orders-dead"}
+    consumer.__iter__.return_value = [MagicMock()]
+    worker = example["Worker"](consumer, MagicMock(), "http://127.0.0.1:1/", 1)
+    worker.stop("SIGTERM")
+    worker.run("orders")
+    assert consumer.__exit__.call_args.args[0] is example["StoppedError"]
 
 
 async def test_a_topic_without_one_for_dead_letters_is_refused(cluster_39: Cluster, unique: Unique) -> None:

@@ -211,6 +211,7 @@ async def test_the_committer_is_killed_and_its_offsets_are_what_it_committed(
     assert file.read_bytes().splitlines() == rows + values[stored:]
 
 
+@pytest.mark.slow
 async def test_the_totals_follow_their_partitions(cluster_39: Cluster, unique: Unique, tmp_path: Path) -> None:
     """A member joins, and the other leaves or is killed. No record is counted twice, and none is left out."""
     topic, group = unique("t"), unique("g")

@@ -45,6 +45,7 @@ def topic(cluster_39: Cluster, unique: Unique) -> str:
     return filled(cluster_39, unique("topic"), 3, VALUES)
 
 
+@pytest.mark.slow
 def test_each_run_adds_new_records(spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path) -> None:
     """The record limit sets the number of batches. The summary counts the records, and the group has committed them."""
     wanted = settings(

@@ -55,6 +55,7 @@ def unlocked(folder: Path) -> bool:
         return True
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_run_after_the_current_batch(
     spark: SparkSession, cluster_39: Cluster, topic: str, tmp_path: Path
 ) -> None:

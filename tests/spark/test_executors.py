@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 PATIENCE_S = 300
 
 
+@pytest.mark.slow
 def test_an_executor_is_killed_in_a_task(
     cluster_39: Cluster, unique: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made.close()
 
 
+@pytest.mark.slow
 def test_the_commands_print_what_the_page_shows(shell: Shell) -> None:
     """The commands print the output that the page shows, in the shell in which the README has been followed."""
     found = steps(PAGE)
