@@ -13,6 +13,7 @@ from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
+from kiel_groups.mirror.metrics import BackMetrics
 from kiel_groups.mirror.target import PASSING, TargetCluster, open_client
 from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
 from kiel_groups.model import TopicPartition
@@ -89,12 +90,15 @@ class BackCopier:
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
+            "enable.partition.eof": True,
             "auto.offset.reset": "earliest" if resets else "error",
-            "log_level": 2,
         }
         self._consumer = open_client(Consumer, target.config | config)
         #: The topics that are not copied back any more. Their partitions are not assigned.
         self._turned: frozenset[str] = frozenset()
+        #: The partitions without a committed record after those that were read.
+        self._ended: set[TopicPartition] = set()
+        self._progress = BackMetrics(waiting.metrics, {each: topics[each.topic] for each in positions})
         self._assign()
         self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES, ack_timeout=_ACKS_MS)
 
@@ -111,6 +115,9 @@ class BackCopier:
             partition = TopicPartition(message.topic() or "", message.partition() or 0)
             if (error := message.error()) is None:
                 found.setdefault(partition, []).append(message)
+                self._ended.discard(partition)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ended.add(partition)
             elif error.code() not in PASSING:
                 raise KielGroupsError(self._failure(partition, error))
         if (found or self._check.is_due) and (turned := self._check.turned()) != self._turned:
@@ -125,14 +132,23 @@ class BackCopier:
         for partition, messages in found.items():
             self._await(partition, messages, *sent[partition])
             self._positions[partition] = _next_offset(messages)
-            topic = self._topics[partition.topic]
-            self._waiting.metrics.count("mirror_records_copied_back", len(messages), topic=topic)
+            self._progress.end(partition, len(messages))
+        self._progress.measure(self._left)
         return [
             SourcePosition(back_partition(each), {"offset": self._positions[each], "end": self._ends[each]})
             for each in found
         ]
 
+    def _left(self, partition: TopicPartition) -> int | None:
+        """Return how many offsets of a partition of the target are not copied, or None if that is not known yet."""
+        if partition in self._ended:
+            return 0
+        # As of the last answer of the target.
+        _, end = self._consumer.get_watermark_offsets(TargetPartition(*partition), cached=True)
+        return None if end < 0 else max(0, end - self._positions[partition])
+
     def _assign(self) -> None:
+        self._ended.clear()
         positions = [each for each in self._positions.items() if each[0].topic not in self._turned]
         self._consumer.assign([TargetPartition(*partition, offset) for partition, offset in positions])
 

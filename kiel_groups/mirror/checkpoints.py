@@ -89,6 +89,11 @@ class TranslatedOffset(NamedTuple):
     refusal: str = ""
     note: str = ""
 
+    @property
+    def copy(self) -> TopicPartition:
+        """The partition of the target."""
+        return TopicPartition(self.target_topic, self.partition.partition)
+
 
 #: The remarks about a group whose offset is beyond the position of the mirror.
 _BEHIND, _COPIED_BACK = "the mirror is {:,} behind", "reads {:,} that were copied back again"

@@ -26,8 +26,8 @@ MISSING, DOUBLED, CHANGED, EXTRA, LATE = "missing", "doubled", "changed", "not o
 UNLIKE = "different"
 #: The other kinds have an explanation.
 DEAD, WAITING, COMPACTED = "dead letter", "not mirrored yet", "compacted"
-DELETED, BEFORE = "deleted on the other side", "before the mirror began"
-EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE})
+DELETED, BEFORE, TURNED = "deleted on the other side", "before the mirror began", "before the last turn forward"
+EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE, TURNED})
 
 #: How far an equal place is looked for, in records: at first, then further.
 _WINDOWS = (64, 2_048, 50_000)
@@ -64,6 +64,11 @@ def digest_of(key: bytes | None, value: bytes | None) -> bytes:
     prefix = b"n" if key is None else b"%d:" % len(key)
     parts = (prefix, key or b"", b"n" if value is None else b"v", value or b"")
     return blake2b(b"".join(parts), digest_size=_SIZE).digest()
+
+
+def is_explained(kind: str, *, is_exactly_once: bool) -> bool:
+    """Return whether differences of a kind have an explanation."""
+    return kind in EXPLAINED or (kind == DOUBLED and not is_exactly_once)
 
 
 class Difference(NamedTuple):
@@ -107,6 +112,8 @@ class PartitionComparison:
         differences: The ranges of these records, in the order in which they were found; at most 1,000.
         sums: Between checkpoints, the records of the source and those of the target.
         is_cut: Whether the comparison ended early, because the sides differ at too many places.
+        part: Which records of the topic are compared, and why no others, if the topic was turned; else "".
+        compared: The offsets between which the records were compared on the source, and on the target; or None.
     """
 
     partition: TopicPartition
@@ -118,6 +125,8 @@ class PartitionComparison:
     differences: list[Difference] = field(default_factory=list)
     sums: list[tuple[RangeSum, RangeSum]] = field(default_factory=list)
     is_cut: bool = False
+    part: str = ""
+    compared: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     def add(self, kind: str, source: Sequence[int], target: Sequence[int]) -> None:
         """Add records that differ, by their offsets on the sides that have them."""
@@ -141,8 +150,9 @@ class PartitionComparison:
 
     def unexplained(self, *, is_exactly_once: bool) -> int:
         """Return the number of records without an explanation. If the comparison ended early, it is at least 1."""
-        explained = EXPLAINED if is_exactly_once else EXPLAINED | {DOUBLED}
-        found = sum(count for kind, count in self.counts.items() if kind not in explained)
+        found = sum(
+            count for kind, count in self.counts.items() if not is_explained(kind, is_exactly_once=is_exactly_once)
+        )
         return max(found, int(self.is_cut or bool(self.refusal)))
 
 

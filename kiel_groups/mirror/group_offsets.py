@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -17,12 +16,10 @@ from confluent_kafka.admin import AdminClient
 from kiel_groups import model
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.mirror.checkpoints import TranslatedOffset, translate
-from kiel_groups.mirror.target import TargetCluster, error_of
+from kiel_groups.mirror.target import TargetCluster, error_of, open_client
 from kiel_groups.mirror.values import BACK, RETURNING
 from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
 from kiel_groups.wording import some
-
-log = logging.getLogger(__name__)
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
@@ -54,7 +51,7 @@ class GroupTranslation:
 
     def present(self, offset: TranslatedOffset) -> int | None:
         """Return the offset that the group has on the target now, or None."""
-        return self.before.get(model.TopicPartition(offset.target_topic, offset.partition.partition))
+        return self.before.get(offset.copy)
 
     def is_ahead(self, offset: TranslatedOffset) -> bool:
         """Return whether the group has read further on the target already. Its offset stays there."""
@@ -65,7 +62,7 @@ class GroupTranslation:
     def changes(self) -> dict[model.TopicPartition, int]:
         """The offsets to write, by partition of the target."""
         return {
-            model.TopicPartition(each.target_topic, each.partition.partition): each.target
+            each.copy: each.target
             for each in self.offsets
             if each.target is not None and each.target != self.present(each) and not self.is_ahead(each)
         }
@@ -102,7 +99,7 @@ class GroupMover:
         self._target = target
         self._mirror = mirror
         self._store = store
-        self._admin = AdminClient(target.config, logger=log)
+        self._admin = open_client(AdminClient, target.config)
 
     def translate(self, groups: Iterable[str]) -> list[GroupTranslation]:
         """
@@ -118,7 +115,7 @@ class GroupMover:
         topics = {claim.topic: target for target, claim in claims.items()}
         turned = {claim.topic for claim in claims.values() if claim.direction in (BACK, RETURNING)}
         mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
-        return [
+        translations = [
             GroupTranslation(
                 group,
                 translate(each.offsets, topics, mirrored, logs, turned),
@@ -128,6 +125,7 @@ class GroupMover:
             )
             for group, each in found.items()
         ]
+        return list(map(self._behind_markers, translations))
 
     def write(self, translation: GroupTranslation) -> None:
         """
@@ -154,6 +152,18 @@ class GroupMover:
                 f"the target {self._target.servers} has refused {len(refused)} of {len(wanted)} offsets of group"
                 f" {group}, first of {first.topic}:{first.partition}: {why}"
             )
+
+    def _behind_markers(self, translation: GroupTranslation) -> GroupTranslation:
+        """
+        Return a translation to the group's own offsets where no record is between these and the translated ones.
+
+        Markers of transactions have offsets. A consumer that has read a whole transaction may be behind its marker.
+        """
+        before, ahead = translation.before, [each for each in translation.offsets if translation.is_ahead(each)]
+        ranges = {each.copy: (each.target or 0, before[each.copy]) for each in ahead}
+        equal = ranges.keys() - self._target.with_records(ranges)
+        moved = {each.copy: each._replace(target=before[each.copy]) for each in ahead if each.copy in equal}
+        return replace(translation, offsets=[moved.get(each.copy, each) for each in translation.offsets])
 
     def _present(self, group: str) -> dict[model.TopicPartition, int]:
         """Return the offsets of a group on the target."""

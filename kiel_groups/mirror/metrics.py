@@ -94,3 +94,50 @@ class MirrorMetrics:
             newest_s = max(self._checkpoints_s[each] for each in own)
             self._metrics.gauge("mirror_lag_records", sum(self._lags.get(each, 0) for each in own), topic=label)
             self._metrics.gauge("mirror_checkpoint_timestamp_seconds", min(behind, default=newest_s), topic=label)
+
+
+class BackMetrics:
+    """
+    Keeps the metrics of the partitions that a task copies back.
+
+    Args:
+        metrics: The metrics of the task.
+        topics: The topic of the source by partition of the target.
+    """
+
+    def __init__(self, metrics: Metrics, topics: Mapping[TopicPartition, str]) -> None:
+        self._metrics = metrics
+        names = sorted(set(topics.values()))
+        labels = {topic: topic if at < MOST_TOPICS else OTHERS for at, topic in enumerate(names)}
+        self._labels = {partition: labels[topic] for partition, topic in topics.items()}
+        self._recent: Counter[str] = Counter()
+        self._measured_s = time.monotonic()
+        for label, count in Counter(self._labels.values()).items():
+            metrics.gauge("mirror_partitions", count, topic=label)
+            metrics.count("mirror_records_copied_back", 0, topic=label)
+
+    def end(self, partition: TopicPartition, records: int) -> None:
+        """Count records of a partition as copied back."""
+        label = self._labels[partition]
+        self._metrics.count("mirror_records_copied_back", records, topic=label)
+        self._recent[label] += records
+
+    def measure(self, left: Callable[[TopicPartition], int | None]) -> None:
+        """
+        Measure the lag and the rate, at most every two seconds.
+
+        Args:
+            left: Returns how many offsets of a partition are not copied back, or None if that is not known yet.
+        """
+        now_s = time.monotonic()
+        if (took_s := now_s - self._measured_s) < _MEASURED_S:
+            return
+        self._measured_s = now_s
+        lags: dict[str, list[int | None]] = {}
+        for partition, label in self._labels.items():
+            lags.setdefault(label, []).append(left(partition))
+        for label, found in lags.items():
+            self._metrics.gauge("mirror_records_per_second", self._recent[label] / took_s, topic=label)
+            if None not in found:
+                self._metrics.gauge("mirror_lag_records", sum(filter(None, found)), topic=label)
+        self._recent.clear()

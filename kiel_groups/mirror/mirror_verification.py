@@ -17,6 +17,7 @@ from kiel_groups.mirror.comparison import (
     ALL,
     BEFORE,
     DELETED,
+    TURNED,
     UNLIKE,
     Beginning,
     Comparison,
@@ -40,6 +41,16 @@ _REST_S = 3.0
 #: How often the progress is shown, in seconds.
 _SHOW_S = 0.5
 
+#: Which records of a topic are compared, and why no others: by whether they end at a turn round, and whether they begin
+#: at a turn forward.
+_PARTS = {
+    (False, False): "",
+    (False, True): "only records since its last turn forward are compared, as each side may have earlier ones twice",
+    (True, False): "only records before its turn round are compared, as later ones were written to the target",
+    (True, True): "only records between its last turn forward and its turn round are compared, as each side may have"
+    " earlier ones twice, and later ones were written to the target",
+}
+
 #: Called with the partition, and with how many records of the source are read, of how many at most.
 Progress = Callable[[model.TopicPartition, int, int], object]
 
@@ -59,6 +70,8 @@ class _Partition(NamedTuple):
     is_compacted: bool
     #: Where the mirror has continued on the source after the last turn forward, or 0.
     resumed: int
+    #: Which records are compared: one of ``_PARTS``.
+    part: str
 
 
 class MirrorVerification:
@@ -128,24 +141,22 @@ class MirrorVerification:
             name, claim = topics[each.topic]
             own = {other.partition: log for other, log in target_logs.items() if other.topic == name}
             how_far = mirrored.get(each)
-            if claim.direction in (BACK, RETURNING):
+            if is_back := claim.direction in (BACK, RETURNING):
                 # What follows was written on the target, and copied back at least once.
-                start, end = source_log
-                source_log = start, min(end, how_far.position if how_far else 0)
-                own = {
-                    number: (start, min(end, claim.starts[number]))
-                    for number, (start, end) in own.items()
-                    if number < len(claim.starts)
-                }
+                source_log = _cut(source_log, how_far.position if how_far else 0)
+                # Of a partition that is newer than the turn, no record was mirrored.
+                starts = dict(enumerate(claim.starts))
+                own = {number: _cut(log, starts.get(number, 0)) for number, log in own.items()}
             is_compacted = "compact" in settings.get(name, {}).get("cleanup.policy", "")
             dead: Collection[int] = dead_letters.get(each, ())
-            resumed = max(claim.resumes[each.partition :][:1], default=0)
-            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted, resumed))
+            resumed, part = max(claim.resumes[each.partition :][:1], default=0), _PARTS[is_back, bool(claim.resumes)]
+            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted, resumed, part))
         return found
 
     def _compare(self, each: _Partition, source: SingleConsumer) -> PartitionComparison:
         """Compare one partition."""
         result, begun, number = PartitionComparison(each.partition, each.target), self._done, each.partition.partition
+        result.part = each.part
         if (target_log := each.target_logs.get(number)) is None:
             result.refusal = f"{each.target} has no such partition"
             return result
@@ -155,12 +166,13 @@ class MirrorVerification:
         starts = each.source_log[0], target_log[0]
         beginning = beginning_of(limits, starts)
         if each.resumed and not limits:
-            result.refusal = "the mirror has not continued since its topic was turned forward"
+            result.refusal = "the mirror has not continued since its topic was turned forward; verify again when it has"
             return result
         if beginning is None:
             result.refusal = "each side has deleted what the other side has left"
             return result
-        _note_earlier(result, starts, limits, beginning)
+        result.compared = (beginning.source, each.source_log[1]), (beginning.target, target_log[1])
+        _note_earlier(result, starts, limits, beginning, TURNED if each.resumed else BEFORE)
         Comparison(
             result,
             limits,
@@ -260,14 +272,28 @@ def _add(total: list[int], digests: Sequence[bytes]) -> None:
     total[1] = (total[1] + sum(int.from_bytes(each) for each in digests)) % (1 << 64)
 
 
+def _cut(log: tuple[int, int], end: int) -> tuple[int, int]:
+    """Return the start of a log, and its end or an earlier one."""
+    return log[0], max(log[0], min(log[1], end))
+
+
 def _note_earlier(
-    result: PartitionComparison, starts: tuple[int, int], limits: Sequence[tuple[int, int]], beginning: Beginning
+    result: PartitionComparison,
+    starts: tuple[int, int],
+    limits: Sequence[tuple[int, int]],
+    beginning: Beginning,
+    kind_before: str,
 ) -> None:
-    """Report the records before the beginning of a comparison: of these, the other side has none, or has none left."""
+    """
+    Report the records before the beginning of a comparison.
+
+    Of those before the first limit, which get a kind of their own, the other side has none, or has them in another
+    order. Of the others, it has none left.
+    """
     first = limits[0] if limits else starts
     for side, start, at in ((0, starts[0], beginning.source), (1, starts[1], beginning.target)):
         begun = min(max(first[side], start), at)
-        for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
+        for kind, one, other in ((kind_before, start, begun), (DELETED, begun, at)):
             if one < other:
                 own = one, other
                 result.add_range(kind, own if side == 0 else None, own if side == 1 else None, other - one)

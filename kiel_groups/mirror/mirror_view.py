@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
@@ -17,11 +18,14 @@ from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, Wo
 from kiel_groups.mirror.connector import open_target
 from kiel_groups.mirror.settings import parse_properties
 from kiel_groups.mirror.values import (
+    BACK,
     BACK_KEY,
     CLAIMS_TOPIC,
+    FORWARD,
     INTERRUPTED,
     PARTITIONS_KEY,
     TOPIC_IN_FORMAT,
+    Claim,
     target_topic,
 )
 from kiel_groups.model import TopicPartition
@@ -34,6 +38,9 @@ from kiel_groups.workers.plugins.secret_references import has_reference
 from kiel_groups.workers.stores.worker_group_view import WorkerGroup, worker_group_of
 from kiel_groups.workers.values import ConnectorEntry, TaskId, Work
 
+if TYPE_CHECKING:
+    from kiel_groups.mirror.target import TargetCluster
+
 
 class PartitionProgress(NamedTuple):
     """
@@ -45,13 +52,15 @@ class PartitionProgress(NamedTuple):
         task: The task of the mirror that writes it.
         is_back: Whether records are copied back from the target to the source.
         position: The offset after the last copied record, on the source or, if copied back, on the target. Before the
-            first record, where the setting ``start.offsets`` begins, or None.
+            first record, where the copies begin: after a turn, or at the setting ``start.offsets``; else None.
         start: Where the log of the source begins, or None if unknown.
         end: Where the log of the source ends, or None if unknown.
         records: The number of records that were mirrored to the target. It stays if records are copied back.
         size_bytes: The number of bytes of their keys and values.
         stored_ms: When the position was stored, in epoch milliseconds, or None before the first record.
         checkpoint: The source offset of the last checkpoint on the target, or None if unknown.
+        left: If copied back, how many offsets of the target's log are not copied back yet, or None if unknown. The
+            number is negative if the log ends before the position.
     """
 
     partition: TopicPartition
@@ -65,6 +74,7 @@ class PartitionProgress(NamedTuple):
     size_bytes: int = 0
     stored_ms: int | None = None
     checkpoint: int | None = None
+    left: int | None = None
 
     def behind(self, end: int | None) -> int | None:
         """Return how many offsets before ``end`` are not mirrored yet, or None if unknown."""
@@ -73,9 +83,16 @@ class PartitionProgress(NamedTuple):
         return max(0, end - max(self.position or 0, self.start or 0))
 
     @property
+    def copy(self) -> TopicPartition:
+        """The partition of the target."""
+        return TopicPartition(self.target, self.partition.partition)
+
+    @property
     def lag(self) -> int | None:
-        """How many offsets of the source's log are not mirrored yet, or None if unknown, or if copied back."""
-        return None if self.is_back else self.behind(self.end)
+        """How many offsets of the log that the mirror copies are not copied yet, or None if unknown."""
+        if self.is_back:
+            return None if self.left is None or self.left < 0 else self.left
+        return self.behind(self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +110,8 @@ class MirrorView:
             no task mirrors at the moment.
         copied_back: The stored source offsets of what is copied back, by partition of the target.
         lag_problem: The first reason why ends of logs are unknown, or "".
-        target_problem: Why the checkpoints on the target are unknown, or "".
-        stopped: Why topics are copied in no direction: a text for each of them.
+        target_problem: Why the checkpoints on the target are unknown, and how much is left to copy back, or "".
+        stopped: Why topics are copied in no direction: a text for each of them, by topic of the source.
         seen_ms: When the mirror was read, in epoch milliseconds.
     """
 
@@ -106,7 +123,7 @@ class MirrorView:
     copied_back: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
     lag_problem: str = ""
     target_problem: str = ""
-    stopped: tuple[str, ...] = ()
+    stopped: Mapping[str, str] = field(default_factory=dict)
     seen_ms: int = 0
 
     @property
@@ -136,14 +153,23 @@ class MirrorView:
 
     @property
     def lag(self) -> int | None:
-        """How many offsets of all logs are not mirrored yet, or None if not all are known, or no task is made yet."""
-        lags = [each.lag for each in self.partitions if not each.is_back] or ([] if self.partitions else [None])
-        return None if None in lags else sum(lag for lag in lags if lag is not None)
+        """How many offsets of all logs are not copied yet, or None if not all are known, or no task is made yet."""
+        topics = {each.partition.topic for each in self.partitions}
+        return None if self.stopped.keys() - topics else _sum([each.lag for each in self.partitions] or [None])
+
+    @property
+    def forward_lag(self) -> int | None:
+        """The lag without the partitions that are copied back."""
+        return _sum([each.lag for each in self.partitions if not each.is_back] or ([] if self.partitions else [None]))
 
     @property
     def failed(self) -> Mapping[Work, WorkStatus]:
         """The statuses of the connector and of its tasks that have failed."""
         return {work: status for work, status in self.group.statuses.items() if status.state is WorkState.FAILED}
+
+
+def _sum(lags: Sequence[int | None]) -> int | None:
+    return None if None in lags else sum(lag for lag in lags if lag is not None)
 
 
 def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> MirrorView:
@@ -207,16 +233,78 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
     try:
         cluster = open_target(stored | parse_properties(properties) | dict(target))
         claims = cluster.claims() if CLAIMS_TOPIC in cluster.partitions(timeout_s) else {}
+        claims = {name: claim for name, claim in claims.items() if claim.mirror == view.name}
         found = cluster.mirrored(view.name)
+        rows = [_as_claimed(view, each, claims.get(each.target)) for each in view.partitions]
+        copies = {each.copy for each in rows if each.is_back and each.target in claims}
+        logs = cluster.logs(sorted({copy.topic for copy in copies}))
+        left = left_on_target(cluster, view, claims, {each: end for each, (_, end) in logs.items() if each in copies})
     except (KielGroupsError, ValueError) as error:
         return replace(view, target_problem=str(error))
     partitions = [
-        each._replace(checkpoint=found[each.partition].position) if each.partition in found else each
-        for each in view.partitions
+        each._replace(
+            checkpoint=found[each.partition].position if each.partition in found else None,
+            left=left.get(each.copy) if each.is_back else None,
+        )
+        for each in rows
     ]
-    own = sorted((claim.topic, claim.direction) for claim in claims.values() if claim.mirror == view.name)
-    stopped = [f"the topic {topic} {INTERRUPTED[direction]}" for topic, direction in own if direction in INTERRUPTED]
-    return replace(view, partitions=tuple(partitions), stopped=tuple(stopped))
+    return replace(view, partitions=tuple(partitions), stopped=dict(_stopped(view, claims)))
+
+
+def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -> PartitionProgress:
+    """
+    Return a partition with the direction and the position that its claim says.
+
+    The tasks do not have them before the mirror has noticed a turn, which takes as long as no process runs it.
+    """
+    if claim is None or claim.direction not in (FORWARD, BACK):
+        return row
+    is_back = claim.direction == BACK
+    if is_back != row.is_back:
+        place = ("target", *row.copy) if is_back else (None, *row.partition)
+        row = row._replace(is_back=is_back, position=view.stored.get(place), stored_ms=None)
+    begun = (claim.starts if is_back else claim.resumes)[row.partition.partition :][:1]
+    return row._replace(position=max((*begun, row.position or 0))) if begun else row
+
+
+def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[str, str]]:
+    """Yield each topic that a mirror does not copy, although it may have records that are not copied, and why."""
+    assert view.connector is not None
+    patterns = [pattern.strip() for pattern in view.connector.config.get("topics", "").split(",")]
+    known = {each.partition.topic for each in view.partitions}
+    for claim in sorted(claims.values(), key=lambda claim: claim.topic):
+        if claim.direction in INTERRUPTED:
+            yield claim.topic, f"the topic {claim.topic} {INTERRUPTED[claim.direction]}"
+        # A topic that was left out of the mirror keeps its claim.
+        is_wanted = any(fnmatchcase(claim.topic, pattern) for pattern in patterns)
+        if claim.direction == BACK and is_wanted and claim.topic not in known:
+            yield claim.topic, f"the topic {claim.topic} was turned round, and no task copies it back yet"
+
+
+def left_on_target(
+    target: TargetCluster, view: MirrorView, claims: Mapping[str, Claim], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """
+    Return how many records of partitions of the target are not copied back, at most.
+
+    A number is negative if the log ends before the position of the mirror.
+
+    Args:
+        target: The target cluster.
+        view: The mirror.
+        claims: The claims of the mirror by target topic.
+        ends: The end of the log of each partition of the target.
+
+    Raises:
+        KielGroupsError: The target does not answer.
+    """
+    ranges = {}
+    for copy, end in ends.items():
+        begun = claims[copy.topic].starts[copy.partition :][:1]
+        ranges[copy] = max((*begun, view.stored.get(("target", *copy), 0))), end
+    # The last offsets may be those of transactions: their markers, or records that were aborted.
+    filled = target.with_records(ranges)
+    return {copy: end - start if copy in filled or end < start else 0 for copy, (start, end) in ranges.items()}
 
 
 def source_logs(consumer: SingleConsumer, topics: Iterable[str]) -> dict[TopicPartition, tuple[int, int]]:
@@ -269,19 +357,22 @@ def mirrored_partitions(
     for number, config in enumerate(tasks):
         template = config.get("target.topic.format", TOPIC_IN_FORMAT)
         starts = json.loads(config.get("start.offsets") or "{}")
-        owned = [(*each, False) for each in json.loads(config.get(PARTITIONS_KEY, "[]"))]
-        owned += [(*each[:2], True) for each in json.loads(config.get(BACK_KEY, "[]"))]
-        for topic, partition, is_back in owned:
-            target = target_topic(template, topic)
+        owned: list[tuple[str, int, int | None]] = []
+        owned += [(topic, partition, None) for topic, partition in json.loads(config.get(PARTITIONS_KEY, "[]"))]
+        owned += [tuple(each) for each in json.loads(config.get(BACK_KEY, "[]"))]
+        for topic, partition, back in owned:
+            is_back, target = back is not None, target_topic(template, topic)
             place = ("target", target, partition) if is_back else (None, topic, partition)
             offset, stored_ms = stored.get(place, nothing)
             mirrored, _ = stored.get((None, topic, partition), nothing)
+            start = starts.get(topic, {}).get(str(partition))
             row = PartitionProgress(
                 TopicPartition(topic, partition),
                 target,
                 TaskId(name, number),
                 is_back,
-                position=offset.get("offset", None if is_back else starts.get(topic, {}).get(str(partition))),
+                # A position in the target's log may be that of an earlier turn.
+                position=max(offset.get("offset", 0), back) if back is not None else offset.get("offset", start),
                 records=mirrored.get("records", 0),
                 size_bytes=mirrored.get("bytes", 0),
                 stored_ms=stored_ms,

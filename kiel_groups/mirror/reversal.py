@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.checkpoints import MirroredPartition, source_end
-from kiel_groups.mirror.mirror_view import MirrorView, source_logs
+from kiel_groups.mirror.mirror_view import MirrorView, left_on_target, source_logs
 from kiel_groups.mirror.values import (
     BACK,
     FORWARD,
@@ -124,13 +124,9 @@ def plan_reversal(
         if direction == BACK:
             plan = [_plan_back(view, each, mirrored.get(each), *sources[each]) for each in own]
         else:
-            # Read after the ends of the logs: a transaction that is open before these counts as left.
-            left = [
-                _left_on_target(target, view, claims[each.topic], each, logs[each][1], stable)
-                for each, stable in zip(copies, target.stable_ends(copies), strict=True)
-            ]
+            left = left_on_target(target, view, claims, {each: logs[each][1] for each in copies})
             ends = [sources[each][1] for each in own]
-            plan = [PartitionReversal(end, count, end) for end, count in zip(ends, left, strict=True)]
+            plan = [PartitionReversal(end, left[each], end) for end, each in zip(ends, copies, strict=True)]
             if claims[names[topic]].direction != direction:
                 others = _others(view, names[topic], {each: sources[each] for each in own}, mirrored)
         plans.append(TopicReversal(names[topic], claims[names[topic]], direction, plan, others))
@@ -149,27 +145,6 @@ def _plan_back(
         # A task that starts at an earlier position would write records again, after the start of the copies back.
         position = min(position, view.stored.get((None, *partition), start))
     return PartitionReversal(end, end - position, last)
-
-
-def _left_on_target(
-    target: TargetCluster, view: MirrorView, claim: Claim, copy: TopicPartition, end: int, stable: int
-) -> int:
-    """
-    Return how many records of the target's partition are not copied back, at most. See ``PartitionReversal.left``.
-
-    Args:
-        target: The target cluster.
-        view: The mirror.
-        claim: The claim of the partition's topic.
-        copy: The partition of the target.
-        end: The end of its log.
-        stable: Its last stable offset. A transaction that is open there may still be committed.
-    """
-    position = max((*claim.starts[copy.partition :][:1], view.stored.get(("target", *copy), 0)))
-    if stable >= end > position and next(target.messages(copy.topic, copy.partition, start=position), None) is None:
-        # The last offsets are those of transactions: their markers, or records that were aborted.
-        return 0
-    return end - position
 
 
 def _others(

@@ -116,7 +116,7 @@ CONFIG = ConfigDefinition(
         "list",
         documentation="The topics to mirror, separated by commas. In a name, * matches any characters, and ? "
         "matches one. Internal topics, and topics whose names begin with kiel-mirror-, are not mirrored.",
-        validator=non_empty(),
+        validator=Validator(lambda names: bool(names) and all(names), "names of topics, separated by commas"),
         width="long",
     ),
     _source(

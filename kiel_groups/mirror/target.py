@@ -20,9 +20,10 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
+from kiel_groups.config import KAFKA_PORT, parse_hosts
 from kiel_groups.errors import (
     ConfigError,
     KielGroupsError,
@@ -120,13 +121,20 @@ def open_client(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
     """
     Return a client of the library.
 
+    The library's own log lines are left out, unless the user sets ``log_level``. Problems of connections, and fatal
+    ones, reach the client as errors, which the caller reports.
+
     Raises:
         ConfigError: The library refuses the settings of the user for clients of this kind.
     """
     try:
-        return kind(config, logger=log)
+        return kind({"log_level": 0, **config}, logger=log)
     except KafkaException as error:
         raise ConfigError(f"target.properties: {error_of(error).str().strip()}") from error
+
+
+def _place_of(message: Message) -> model.TopicPartition:
+    return model.TopicPartition(message.topic() or "", message.partition() or 0)
 
 
 def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
@@ -165,8 +173,7 @@ class TargetCluster:
         self.servers: str = self.config["bootstrap.servers"]
         #: The last error of a connection. The answer to a request only says that a connection has failed.
         self._last_error = ""
-        # Problems of connections reach the callback.
-        self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error, "log_level": 2})
+        self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error})
 
     def check(
         self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float
@@ -188,9 +195,23 @@ class TargetCluster:
         present = self.partitions(timeout_s)
         _check_sets(present, mirror, sets)
         _check_sizes(present, topics)
+        self._refuse_loops(source, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
         check_claims(claims, mirror, source, topics)
         return claims
+
+    def _refuse_loops(self, source: str, topics: Sequence[MirroredTopic]) -> None:
+        """Raise ConfigError if a topic would be copied to itself, as the clusters are one: endlessly."""
+        if not (loops := [topic.source for topic in topics if topic.source == topic.target]):
+            return
+        brokers = self._metadata(_ANSWER_S).brokers.values()
+        addresses = {(broker.host, broker.port) for broker in brokers}
+        if found := addresses.intersection(parse_hosts(source, KAFKA_PORT, "source.bootstrap.servers")):
+            host, port = min(found)
+            raise ConfigError(
+                f"target.bootstrap.servers: the broker {host}:{port} is one of the source, too, so {some(loops)} would"
+                " be copied to itself: choose another cluster, or other names (target.topic.format)"
+            )
 
     def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
         """
@@ -261,6 +282,8 @@ class TargetCluster:
                 the source was created again.
             KielGroupsError: The target does not answer, or other processes change claims all the time.
         """
+
+        self._refuse_loops(source, topics)
 
         def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
             check_claims(claims, mirror, source, topics)
@@ -452,9 +475,38 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer.
         """
+        return self._messages({model.TopicPartition(topic, each): start for each in partitions})
+
+    def with_records(self, ranges: Mapping[model.TopicPartition, tuple[int, int]]) -> set[model.TopicPartition]:
+        """
+        Return the partitions that have records for consumers between two offsets, or may get some.
+
+        In another partition, the range has nothing but markers of transactions, and records that were aborted or
+        deleted.
+
+        Args:
+            ranges: For each partition, the first offset and the one after the last.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        wanted = {partition: (start, end) for partition, (start, end) in ranges.items() if start < end}
+        stable = dict(zip(wanted, self.stable_ends(list(wanted)), strict=True))
+        # An open transaction may still be committed.
+        found = {partition for partition, (_, end) in wanted.items() if stable[partition] < end}
+        starts = {partition: start for partition, (start, _) in wanted.items() if partition not in found}
+        for message in self._messages(starts, only_first=True) if starts else ():
+            partition = _place_of(message)
+            if (message.offset() or 0) < wanted[partition][1]:
+                found.add(partition)
+        return found
+
+    def _messages(self, starts: Mapping[model.TopicPartition, int], *, only_first: bool = False) -> Iterator[Message]:
+        """Yield the committed records of partitions, or only the first one of each. See ``messages``."""
+        topics = some(sorted({partition.topic for partition in starts}))
         with closing(self.consumer()) as consumer:
-            consumer.assign([TopicPartition(topic, each, start) for each in partitions])
-            left, answered_s = set(partitions), time.monotonic()
+            consumer.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
+            left, answered_s = set(starts), time.monotonic()
             while left:
                 # A call for many messages would wait until there are so many.
                 found = consumer.consume(_MOST_MESSAGES, 0.0)
@@ -463,15 +515,19 @@ class TargetCluster:
                 if not found:
                     self._check_stop()
                     if time.monotonic() - answered_s > _ANSWER_S:
-                        raise NoBrokersError(f"the target {self.servers} does not answer: cannot read {topic}")
+                        raise NoBrokersError(f"the target {self.servers} does not answer: cannot read {topics}")
                     continue
                 for message in found:
                     if (error := message.error()) is None:
-                        yield message
+                        if not only_first:
+                            yield message
+                        elif (partition := _place_of(message)) in left:
+                            left.discard(partition)
+                            yield message
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        left.discard(message.partition())
+                        left.discard(_place_of(message))
                     elif error.code() not in PASSING:
-                        raise self.failure(f"read {topic}", KafkaException(error))
+                        raise self.failure(f"read {topics}", KafkaException(error))
                 answered_s = time.monotonic()
 
     def consumer(self) -> Consumer:
@@ -515,14 +571,16 @@ class TargetCluster:
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""
+        return {name: len(topic.partitions) for name, topic in self._metadata(timeout_s).topics.items()}
+
+    def _metadata(self, timeout_s: float) -> ClusterMetadata:
         try:
-            topics = self._admin.list_topics(timeout=timeout_s).topics
+            return self._admin.list_topics(timeout=timeout_s)
         except KafkaException as error:
             self._admin.poll(0)  # This calls ``_on_error``.
             # Brokers before 0.10 close a connection that asks for their versions. One that hangs keeps it open.
             cause = self._last_error or f"{error_of(error).str()}; does it hang, or is it older than Kafka 0.11?"
             raise NoBrokersError(f"no broker of the target {self.servers} answers: {cause}") from error
-        return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:

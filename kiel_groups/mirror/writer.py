@@ -162,9 +162,8 @@ class TargetWriter:
             "partitioner": "murmur2_random",
             # Callbacks of stored records would take as long as the rest of the work for them.
             "delivery.report.only.error": True,
-            "error_cb": self._on_error,
             # Problems of connections reach the callback, and are reported once.
-            "log_level": 2,
+            "error_cb": self._on_error,
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
         config |= (

@@ -330,13 +330,18 @@ METRICS: Final = {
         ),
         "kiel_mirror_bytes": MetricMeaning("counter", "bytes", "The keys and values of these records. By ``topic``."),
         "kiel_mirror_records_per_second": MetricMeaning(
-            "gauge", "records/s", "The rate of these records in the last two seconds. By ``topic``."
+            "gauge",
+            "records/s",
+            "The rate in the last two seconds, of these records or of those that are copied back. By ``topic``.",
         ),
         "kiel_mirror_lag_records": MetricMeaning(
-            "gauge", "records", "Records of the source that the target has not stored. By ``topic``."
+            "gauge",
+            "records",
+            "Records of the source that the target has not stored; of a topic that is copied back, offsets of the"
+            " target that are left. By ``topic``.",
         ),
         "kiel_mirror_partitions": MetricMeaning(
-            "gauge", "partitions", "Partitions of the source that the task mirrors. By ``topic``."
+            "gauge", "partitions", "Partitions of the source that the task mirrors, or copies back. By ``topic``."
         ),
         "kiel_mirror_checkpoint_timestamp_seconds": MetricMeaning(
             "gauge",

@@ -47,8 +47,9 @@ class MirroredTopic(NamedTuple):
     """
     A topic of the source and its copy on the target.
 
-    ``lag`` is the number of records that are not mirrored yet, ``rate`` the records a second, and ``checkpoint`` the
-    age of the last checkpoint as text.
+    ``target`` ends with "(back)" if the topic is copied back. ``lag`` is the number of records that are not copied yet,
+    ``rate`` the records a second, and ``checkpoint`` the age of the last checkpoint as text, which has none on the way
+    back.
     """
 
     source: str
@@ -109,9 +110,10 @@ def _topics(tasks: Iterable[Work], target: str, now_ms: int) -> Iterator[Mirrore
         times_s = [(part.get("lag_records", 0) > 0, part.get("checkpoint_timestamp_seconds", 0.0)) for part in parts]
         behind = [at_s for is_behind, at_s in times_s if is_behind]
         checkpoint_s = min(behind, default=max(at_s for _, at_s in times_s))
+        is_back = any("records_copied_back" in part for part in parts)
         yield MirroredTopic(
             topic,
-            target.replace("${topic}", topic) if not topic.startswith("(") else "",
+            target.replace("${topic}", topic) + " (back)" * is_back if not topic.startswith("(") else "",
             round(sum(part.get("partitions", 0) for part in parts)),
             round(sum(part.get("lag_records", 0) for part in parts)),
             round(sum(part.get("records_per_second", 0) for part in parts)),
@@ -132,9 +134,13 @@ def _progress(connector: Work, tasks: Sequence[Work], topics: Sequence[MirroredT
     elif lag and rate:
         left += f", at {rate:,} a second for about {ago(now_ms - 1000 * lag // rate, now_ms).removesuffix(' ago')}"
     parts = [f"{connector.state.capitalize()}: {left}", f"{round(totals['mirror_records']):,} since its tasks started"]
-    for name, one in (("dead_letters", "dead letter"), ("transactions_aborted", "aborted transaction")):
+    for name, one, many in (
+        ("records_copied_back", "record copied back", "records copied back"),
+        ("dead_letters", "dead letter", ""),
+        ("transactions_aborted", "aborted transaction", ""),
+    ):
         if count := round(totals[f"mirror_{name}"]):
-            parts.append(counted(count, one))
+            parts.append(counted(count, one, many))
     return "; ".join(parts) + "."
 
 

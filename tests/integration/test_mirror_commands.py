@@ -6,21 +6,24 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka import Producer as TargetProducer
+from confluent_kafka import TopicPartition as TargetPartition
+from confluent_kafka.admin import AdminClient
 
 from kiel_groups import GroupedConsumer
 from kiel_groups.cli.terminal import mirror_run
 from kiel_groups.cli.terminal.mirror_report import MirrorProgress
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
+from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.mirror.connector import source_topics
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import FORWARD, STOPPED, checkpoints_topic
@@ -47,7 +50,7 @@ async def test_a_topic_is_turned_round(
     """
     Records that are written on the target after the turn flow to the source, in order, with keys and null values. No
     record that the mirror has written flows back, and none that flowed back is mirrored again. The topic can be turned
-    forward, and back again.
+    forward, and back again. The status has the lag of each direction, and a verification says which part it compares.
     """
     await pair.create()
     await pair.fill(0, 50)
@@ -61,6 +64,12 @@ async def test_a_topic_is_turned_round(
 
     async def reverse(*options: str) -> tuple[int, str]:
         return await command("reverse", pair.topic, "--settle", "0.3", *options)
+
+    def lag() -> int | None:
+        """Return the lag of the mirror if all of it is copied back, and is known."""
+        document = json.loads(kiel_groups_here(capsys, "mirror", "status", "--json", *clusters).stdout)
+        is_back = {each["direction"] for each in document["partitions"]} == {"back"}
+        return document["lag"] if is_back else None
 
     async def until_turned(*options: str) -> None:
         """Turn the topic when the mirror has stored its last positions."""
@@ -82,6 +91,7 @@ async def test_a_topic_is_turned_round(
         target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
         copy = f"copy.{pair.topic}"
         await asyncio.to_thread(target.change_claims, lambda claims: {copy: claims[copy]._replace(direction=STOPPED)})
+        await asyncio.to_thread(offsets_are_moved_once, pair, partial(kiel_groups_here, capsys, "mirror"), clusters)
         await pair.fill(50, 60)
         status, text = await reverse("--yes")
         assert (status, "has not copied everything: 10 records of" in text) == (1, True), text
@@ -103,12 +113,19 @@ async def test_a_topic_is_turned_round(
         status, text = await reverse("--yes")
         assert (status, "all these topics are turned round already" in text) == (0, True)
 
+        # The last offsets are those of aborted records, and of markers.
+        await eventually(lambda: asyncio.to_thread(lambda: lag() == 0), "everything is copied back", 20.0)
+        status, text = await command("verify")
+        assert status == 0
+        assert re.search("only records before its turn round are compared, .*:1 .source offsets 0 to 59, target", text)
         # Records in an open transaction may still be committed, and then they are copied back.
         await until_turned("--forward", "--dry-run")
+        lags = list[int | None]()
         done = list[subprocess.CompletedProcess[str]]()
         words = ("reverse", pair.topic, "--forward", "--settle", "0", "--yes", *clusters)
         refused = partial(kiel_groups_here, capsys, "mirror", *words)
-        await asyncio.to_thread(pair.produce, 90, 95, lambda: done.append(refused()))
+        await asyncio.to_thread(pair.produce, 90, 95, lambda: (lags.append(lag()), done.append(refused())))
+        assert (lags[0] or 0) >= 5 * PARTITIONS
         assert re.search(r"\d+ records of .* are left; .* an open transaction", done[0].stderr), done
         for records in await pair.originals(95):
             assert records == expected(0, 95)
@@ -119,6 +136,7 @@ async def test_a_topic_is_turned_round(
             assert contents(messages) == expected(0, 100)
         status, text = await command("verify")
         assert (status, "complete; 15 of 15 records of the source are equal" in text) == (0, True), text
+        assert re.search("only records since its last turn forward are .*:1 .source offsets 95 to 99, target", text)
         await until_turned()
         await asyncio.to_thread(pair.produce, 100, 105)
         for records in await pair.originals(105):
@@ -130,10 +148,32 @@ async def test_a_topic_is_turned_round(
         large.flush()
         failed = await until_state(worker.url, pair.name, "RUNNING", "FAILED")
         assert "; the largest one has 1,030,000 bytes and offset" in failed["tasks"][0]["trace"]
+    # A mirror that no process runs still knows what it has not copied back.
+    assert (await asyncio.to_thread(lag) or 0) > 0
     for messages in await pair.mirrored(105):
         assert contents(messages)[:105] == expected(0, 105)
     with pytest.raises(ConfigError, match=f"{copy} of the source is itself the mirror of {pair.topic} of"):
         await asyncio.to_thread(source_topics, ",".join(pair.target.brokers), [copy])
+
+
+def offsets_are_moved_once(
+    pair: Pair, mirror: Callable[..., subprocess.CompletedProcess[str]], clusters: Sequence[str]
+) -> None:
+    """An offset behind the marker of a transaction is that of the end of the transaction."""
+    group, admin = f"{pair.name}-group", AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
+    with zookeeper(pair.source) as client:
+        client.create(f"{GroupLayout(group).topic_offsets(pair.topic)}/1", b"50", makepath=True)
+
+    def moved() -> Any:
+        done = mirror("offsets", group, "--json", *clusters)
+        assert done.returncode == 0, done
+        return json.loads(done.stdout)["offsets"][0]
+
+    target = moved()["target"]
+    behind = TargetPartition(f"copy.{pair.topic}", 1, target + 1)
+    request = [ConsumerGroupTopicPartitions(group, [behind])]
+    admin.alter_consumer_group_offsets(request)[group].result(10)
+    assert [moved()[name] for name in ("before", "target", "set", "remark")] == [target + 1, target + 1, False, None]
 
 
 async def test_one_command_mirrors_topics(

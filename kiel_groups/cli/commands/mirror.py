@@ -36,6 +36,7 @@ _PROPERTIES = "target.properties"
 
 #: The options for settings of the connector, by the names with which errors begin.
 _OPTIONS = {
+    "target.bootstrap.servers": "--to",
     "topics": "--topics",
     "target.topic.format": "--topic-format",
     "target.compression.type": "--compression",

@@ -63,7 +63,7 @@ def offsets(
 
     if dry_run and interval_s is not None:
         raise click.UsageError("--dry-run does not go with --every.", click.get_current_context())
-    names = [check_name(group, "group") for group in dict.fromkeys(groups)]
+    names = [check_name(group, "GROUP") for group in dict.fromkeys(groups)]
     target = clusters.open_target()
     from kiel_groups.mirror.group_offsets import GroupMover, check_empty
 
@@ -205,7 +205,7 @@ def _document(translation: GroupTranslation, *, dry_run: bool) -> dict[str, Any]
                 "before": translation.present(each),
                 "target": each.target,
                 "again": each.again,
-                "set": (each.target_topic, each.partition.partition) in changes,
+                "set": each.copy in changes,
                 "remark": _remark(translation, each) or None,
             }
             for each in translation.offsets

@@ -11,7 +11,7 @@ from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_op
 from kiel_groups.cli.parameters.options import quiet_option, seconds_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,13 +51,13 @@ def reverse(
     """
     import time
 
+    from kiel_groups.config import check_name
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.mirror.connector import open_target
     from kiel_groups.mirror.reversal import check_copied, continue_copying, plan_reversal, turn_round
     from kiel_groups.mirror.values import BACK, FORWARD
 
-    target, brokers, name = open_target(clusters.target_config), clusters.source_brokers(), clusters.name
-    direction, wanted = FORWARD if forward else BACK, list(dict.fromkeys(topics))
+    direction, wanted = FORWARD if forward else BACK, [check_name(topic, "TOPIC") for topic in dict.fromkeys(topics)]
+    target, brokers, name = clusters.open_target(), clusters.source_brokers(), clusters.name
     sides = (clusters.target, clusters.source) if forward else (clusters.source, clusters.target)
 
     def plan() -> list[TopicReversal]:
@@ -78,7 +78,11 @@ def reverse(
     if not waiting:
         lines.say("info", f"all these topics are turned {'forward' if forward else 'round'} already")
         return DONE
-    if forward or not clusters.read_mirror().is_exactly_once:
+    view = clusters.read_mirror()
+    if not view.group.workers:
+        start = own_command("mirror", "start")
+        lines.say("warning", f"no process runs the mirror {name!r}: nothing is copied until {start} runs it")
+    if forward or not view.is_exactly_once:
         lines.say(
             "warning",
             f"the mirror writes to {sides[1]} at least once: if one of its processes hangs, end it first; it may write"

@@ -13,7 +13,7 @@ import click
 from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, json_option, quiet_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,18 +25,27 @@ if TYPE_CHECKING:
 _MOST_RANGES = 20
 
 
+def _names(context: click.Context, parameter: click.Parameter, text: str) -> list[str]:
+    """Return the names in the value of ``--topics``, or raise BadParameter."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise click.BadParameter(f"{text!r} given; expected names of topics, separated by commas", context, parameter)
+    return names
+
+
 @click.command(epilog=EPILOG)
 @mirror_options(needs_target=True)
 @click.option(
     "--topics",
     default="*",
+    callback=_names,
     metavar="NAMES",
     help="Topics of the source, as for 'mirror start'.  [default: all that are mirrored]",
 )
 @quiet_option
 @json_option
 @click.pass_obj
-def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: str, quiet: bool, as_json: bool) -> int:
+def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: Sequence[str], quiet: bool, as_json: bool) -> int:
     """
     Check that a mirror has each record once, in order.
 
@@ -68,7 +77,7 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: str, quiet: boo
             clusters.source_brokers(),
             target,
             clusters.name,
-            topics=[name.strip() for name in topics.split(",")],
+            topics=topics,
             dead_letter_topic=config.get("dead.letter.topic", ""),
             progress=show,
         )
@@ -107,14 +116,19 @@ def _texts(name: str, found: Sequence[PartitionComparison], *, once: bool) -> It
 
 
 def _topic_lines(name: str, found: Sequence[PartitionComparison], *, once: bool) -> Iterator[str]:
+    from kiel_groups.mirror.comparison import is_explained
+
     counts = sum((each.counts for each in found), Counter[str]())
     state = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no difference"
     partitions = "all partitions together" if found[0].partition.partition < 0 else counted(found, "partition")
     yield f"{name}: {partitions}, {sum(each.equal for each in found):,} equal; {state}"
+    if part := found[0].part:
+        places = [f"{each.partition} ({_places(*each.compared)})" for each in found if each.compared]
+        yield f"{part}: {some(places) or 'none'}"
     yield from (f"{each.partition} is not compared: {each.refusal}" for each in found if each.refusal)
     # What needs action comes first.
     ranges = [(each, difference) for each in found for difference in each.differences]
-    ranges.sort(key=lambda pair: _is_explained(pair[1], once=once))
+    ranges.sort(key=lambda pair: is_explained(pair[1].kind, is_exactly_once=once))
     yield from (_range_text(*pair) for pair in ranges[:_MOST_RANGES])
     if (more := len(ranges) - _MOST_RANGES) > 0:
         yield f"and {counted(more, 'more range')}, which --json lists"
@@ -123,20 +137,20 @@ def _topic_lines(name: str, found: Sequence[PartitionComparison], *, once: bool)
     )
 
 
-def _is_explained(difference: Difference, *, once: bool) -> bool:
-    from kiel_groups.mirror.comparison import DOUBLED, EXPLAINED
-
-    return difference.kind in EXPLAINED or (difference.kind == DOUBLED and not once)
-
-
 def _document(each: PartitionComparison, *, once: bool) -> dict[str, Any]:
     """Return the result for a partition as a JSON document. In ranges, ``to`` is exclusive."""
+    from kiel_groups.mirror.comparison import is_explained
+
     return {
         "topic": each.partition.topic,
         "partition": each.partition.partition if each.partition.partition >= 0 else None,
         "target_topic": each.target_topic,
         "complete": not each.unexplained(is_exactly_once=once),
         "not_compared": each.refusal or None,
+        "part": each.part or None,
+        "compared": None
+        if each.compared is None
+        else dict(zip(("source", "target"), map(_range_document, each.compared), strict=True)),
         "source_records": each.records[0],
         "target_records": each.records[1],
         "equal": each.equal,
@@ -145,7 +159,7 @@ def _document(each: PartitionComparison, *, once: bool) -> dict[str, Any]:
         "differences": [
             {
                 "kind": difference.kind,
-                "explained": _is_explained(difference, once=once),
+                "explained": is_explained(difference.kind, is_exactly_once=once),
                 "records": difference.records,
                 "source": _range_document(difference.source),
                 "target": _range_document(difference.target),
@@ -166,9 +180,17 @@ def _range_text(each: PartitionComparison, difference: Difference) -> str:
     if each.partition.partition == ALL:
         counts = f"{counted(each.records[0], 'record')} on the source, {each.records[1]:,} on the target"
         return f"its keys are hashed anew, and the records of all partitions together differ: {counts}"
-    sides = (("source", difference.source), ("target", difference.target))
+    places = _places(difference.source, difference.target)
+    return f"{each.partition} {difference.kind}: {counted(difference.records, 'record')}, {places}"
+
+
+def _places(source: tuple[int, int] | None, target: tuple[int, int] | None) -> str:
+    """Return a text about the offsets of a range on both sides, or on one."""
+    sides = (("source", source), ("target", target))
     ranges = [(name, offsets[0], offsets[1] - 1) for name, offsets in sides if offsets is not None]
-    places = [
-        f"{name} offset{f' {start}' if start == last else f's {start} to {last}'}" for name, start, last in ranges
-    ]
-    return f"{each.partition} {difference.kind}: {counted(difference.records, 'record')}, {', '.join(places)}"
+    return ", ".join(
+        f"no {name} offset from {start} on"
+        if last < start
+        else f"{name} offset{f' {start}' if start == last else f's {start} to {last}'}"
+        for name, start, last in ranges
+    )

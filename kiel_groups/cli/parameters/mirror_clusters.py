@@ -129,7 +129,10 @@ def _read_properties(
     try:
         text = path.read_text(encoding="utf-8")
         warn_if_open(path, lambda warning: context.obj.say("warning", warning))
-        return path, parse_properties(text)
+        found = parse_properties(text)
+        if brokers := found.keys() & {"bootstrap.servers", "metadata.broker.list"}:
+            raise ConfigError(f"has {brokers.pop()}; expected other settings, because --to names the brokers")
+        return path, found
     except (OSError, UnicodeDecodeError) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}"
     except ConfigError as error:

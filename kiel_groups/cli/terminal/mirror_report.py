@@ -42,7 +42,7 @@ class MirrorProgress:
         self.last = view
         self._views.append(view)
         while len(self._views) > 2 and (
-            self._views[1].seen_ms <= view.seen_ms - _WINDOW_MS or self._views[0].lag is None
+            self._views[1].seen_ms <= view.seen_ms - _WINDOW_MS or self._views[0].forward_lag is None
         ):
             self._views.popleft()
         if not view.partitions:
@@ -51,11 +51,13 @@ class MirrorProgress:
         passed_s = max(view.seen_ms - before.seen_ms, 1) / 1000
         rate, speed = (number / passed_s for number in _mirrored_since(before, view))
         text = f"{counted(self.records, 'record')}, {rate:,.0f}/s, {speed / 1e6:,.1f} MB/s"
-        if view.lag is None:
-            return f"{text}, unknown lag"
-        shrinks = 0.0 if before.lag is None else (before.lag - view.lag) / passed_s
-        left = f", {_duration(view.lag / shrinks)} left" if view.lag and shrinks > 0 else ""
-        return f"{text}, lag {view.lag:,}{left}"
+        # How much is left to copy back, only the target knows, which is not asked each time.
+        back = " without what is copied back" if any(each.is_back for each in view.partitions) else ""
+        if (lag := view.forward_lag) is None:
+            return f"{text}, unknown lag{back}"
+        shrinks = 0.0 if before.forward_lag is None else (before.forward_lag - lag) / passed_s
+        left = f", {_duration(lag / shrinks)} left" if lag and shrinks > 0 else ""
+        return f"{text}, lag {lag:,}{back}{left}"
 
     @property
     def records(self) -> int:
@@ -95,10 +97,10 @@ class MirrorProgress:
         earlier = f", after {counted(first.records, 'record')} of earlier runs" if first.records else ""
         if back := {each.target for each in last.partitions if each.is_back}:
             earlier += f"; what is copied back of {counted(len(back), 'topic')} is not counted"
-        if last.lag is None:
+        if last.forward_lag is None:
             return f"{text}{earlier}; how far the mirror is behind is not known"
-        rest = ", where the next start continues" if last.lag else ""
-        return f"{text}{earlier}; {counted(last.lag, 'record')} behind{rest}"
+        rest = ", where the next start continues" if last.forward_lag else ""
+        return f"{text}{earlier}; {counted(last.forward_lag, 'record')} behind{rest}"
 
 
 def _mirrored_since(first: MirrorView, last: MirrorView) -> tuple[int, int]:
@@ -124,9 +126,21 @@ def mirror_problems(view: MirrorView) -> Iterator[str]:
     if view.lag_problem:
         yield f"the lag is not fully known: {view.lag_problem}"
     if view.target_problem:
-        yield f"the checkpoints on the target are not known: {view.target_problem}"
-    yield from view.stopped
+        is_back = any(each.is_back for each in view.partitions)
+        unknown = "the checkpoints on the target are not known"
+        if is_back:
+            unknown = "neither the checkpoints on the target nor how much is left to copy back is known"
+        yield f"{unknown}: {view.target_problem}"
+    yield from view.stopped.values()
     for each in view.partitions:
+        if each.is_back and each.lag is None and not view.target_problem:
+            cause = f"the target has no {each.copy}, or no claim of the mirror for it"
+            if each.left is not None:
+                cause = (
+                    f"{each.copy} of the target ends before offset {each.position}, up to which it was copied back: the"
+                    " topic was deleted and created again, or has lost records"
+                )
+            yield f"how much is left to copy back to {each.partition} is not known: {cause}"
         if each.checkpoint is not None and each.checkpoint < (each.position or 0) and not each.is_back:
             yield (
                 f"the last checkpoint of {each.partition} on the target is at offset {each.checkpoint}, before the"

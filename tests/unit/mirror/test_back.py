@@ -98,6 +98,7 @@ def copier_of(
     check: FakeCheck | None = None,
     partition: TopicPartition = COPY,
     end: int | None = None,
+    most: int = 100,
 ) -> BackCopier:
     return BackCopier(
         TargetCluster({"bootstrap.servers": kafka.servers}),
@@ -107,7 +108,7 @@ def copier_of(
         {partition: end},
         cast("DirectionCheck", check or FakeCheck()),
         context or RecordingTaskContext(),
-        most=100,
+        most=most,
         resets=False,
     )
 
@@ -199,3 +200,25 @@ def test_records_of_other_producers_are_reported(
     expected = [f"a:{number}: {each} records of the source not from the target" for each in (before, 2) if each]
     assert [each for each in expected if each not in caplog.text] == []
     assert caplog.text.count("of the source not from the target") == len(expected)
+
+
+def test_the_lag_of_the_way_back_is_measured(
+    kafka: MockKafka, source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alarms and the console show what is left, by the name of the topic on the source."""
+    monkeypatch.setattr("kiel_groups.mirror.metrics._MEASURED_S", 0)
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for _ in range(5):
+        producer.produce("copy", b"x", None, 3)
+    producer.flush()
+    context, lags = RecordingTaskContext(), list[float]()
+    copier = copier_of(kafka, 0, context, partition=TopicPartition("copy", 3), most=2)
+    try:
+        while lags[-1:] != [0]:
+            copier.copy()
+            found = {name: value for name, labels, value in context.metrics.samples() if dict(labels) == {"topic": "a"}}
+            lags += [found["mirror_lag_records"]] if "mirror_lag_records" in found else []
+    finally:
+        copier.close()
+    assert {3, 1} <= set(lags) <= {5, 3, 1, 0}
+    assert (found["mirror_records_copied_back"], found["mirror_partitions"]) == (5, 1)

@@ -75,6 +75,8 @@ class FakeTarget:
 
     def __init__(self, direction: str = FORWARD) -> None:
         self._direction = direction
+        #: The offsets of markers in all partitions. All other offsets are those of records.
+        self.markers: set[int] = set()
 
     def claims_of(self, _: str) -> Mapping[str, Claim]:
         return {"copy": Claim("m", "a", "old:9092", direction=self._direction)}
@@ -85,6 +87,9 @@ class FakeTarget:
 
     def logs(self, _: object) -> Mapping[TopicPartition, tuple[int, int]]:
         return {TopicPartition("copy", number): (0, 200) for number in range(2)}
+
+    def with_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
+        return {partition for partition, limits in ranges.items() if set(range(*limits)) - self.markers}
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
         return KielGroupsError(f"cannot {what}: {error}")
@@ -106,8 +111,12 @@ def mover(offsets: Mapping[int, int], target: FakeTarget | None = None, **more: 
 
 
 def test_offsets_are_written_once_and_never_moved_back(admin: FakeAdmin) -> None:
-    """An offset that the group has passed on the target stays; one that is there already is not written again."""
-    moving = mover({0: 110, 1: 130})
+    """
+    An offset that the group has passed on the target stays; one that is there already is not written again, nor is one
+    behind the marker of the transaction that ends there.
+    """
+    target = FakeTarget()
+    moving = mover({0: 110, 1: 130}, target)
     (found,) = moving.translate(GROUP)
     assert (found.changes, found.again, found.left_out) == (
         {TopicPartition("copy", 0): 90, TopicPartition("copy", 1): 90},
@@ -120,6 +129,9 @@ def test_offsets_are_written_once_and_never_moved_back(admin: FakeAdmin) -> None
     (found,) = moving.translate(GROUP)
     assert (found.changes, found.again) == ({}, 10)
     assert [(each.partition.partition, each.target) for each in found.left_out] == [(1, 90)]
+    target.markers = set(range(90, 95))
+    (found,) = moving.translate(GROUP)
+    assert (found.changes, found.left_out, [each.target for each in found.offsets]) == ({}, [], [90, 95])
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
         ("target.replication.factor", "0", "target.replication.factor: '0' given; expected -1, or a number from 1"),
         ("dead.letter.topic", "a b", "dead.letter.topic: 'a b' given; expected the name of a topic"),
         ("target.compression.type", "lzma", "target.compression.type: 'lzma' given; expected one of none, gzip"),
-        ("topics", "", "topics: '' given; expected a value that is not empty"),
+        ("topics", "", "topics: '' given; expected names of topics, separated by commas"),
         ("start.offsets", '{"a": {"0": -1}}', "start.offsets: .* given; expected offsets as JSON"),
         ("start.offsets", '{"a": {"x": 1}}', "start.offsets: .* given; expected offsets as JSON"),
         ("start.offsets", '{"a": {"0": 1, "01": 1}}', "start.offsets: .* given; expected offsets as JSON"),

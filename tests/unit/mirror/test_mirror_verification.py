@@ -34,5 +34,11 @@ def test_records_that_are_copied_back_are_not_compared(direction: str, source_en
         end_offsets=lambda _: {partition: 9},
     )
     claim = Claim("m", "a", "old:9092", direction=direction, starts=(8,))
-    (found,) = MirrorVerification("old:9092", target, "m")._partitions(source, {"a": ("copy", claim)})
+    verification = MirrorVerification("old:9092", target, "m")
+    (found,) = verification._partitions(source, {"a": ("copy", claim)})
     assert (found.source_log, found.target_logs) == ((0, source_end), {0: (0, target_end)})
+    assert found.part.startswith("only records before its turn round") is (target_end == 8)
+    # A partition that is newer than the turn has only records that were written on the target.
+    (found,) = verification._partitions(source, {"a": ("copy", claim._replace(starts=(), resumes=(3,)))})
+    assert found.target_logs == {0: (0, target_end if target_end == 20 else 0)}
+    assert found.part.startswith("only records") is True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,7 +46,8 @@ def stored(partition: Mapping[str, Any], **offset: int) -> tuple[str, Znode]:
 def test_partitions_of_tasks_have_the_stored_positions() -> None:
     """
     Positions are found by partition and direction. A znode with garbage counts as no position. A partition without a
-    position begins where a bulk copy has ended. A topic that was turned round keeps the count of its mirrored records.
+    position begins where a bulk copy has ended, or where its topic was turned. A topic that was turned round keeps the
+    count of its mirrored records.
     """
     tasks = (
         {
@@ -82,11 +84,67 @@ def test_the_lag_of_a_partition(position: int | None, start: int | None, end: in
 
 
 def test_the_lag_of_a_mirror() -> None:
-    """The lag is known if that of each partition is. Partitions that are copied back have none."""
+    """The lag is known if that of each partition is. Only the target knows how much is left to copy back."""
     known = PartitionProgress(FIRST, "a", TaskId("m", 0), position=7, start=0, end=10)
     unknown, back = known._replace(end=None), known._replace(is_back=True)
-    lags = [MirrorView("m", group_of(), each).lag for each in [(), (known, known), (known, unknown), (known, back)]]
-    assert lags == [None, 6, None, 3]
+    left, lost = back._replace(left=5), back._replace(left=-1)
+    rows = [(), (known, known), (known, unknown), (known, back), (known, left), (known, lost)]
+    views = [MirrorView("m", group_of(), each) for each in rows]
+    assert [view.lag for view in views] == [None, 6, None, None, 8, None]
+    assert [view.forward_lag for view in views] == [None, 6, None, 3, 3, 3]
+    assert [replace(views[1], stopped={topic: "it is stopped"}).lag for topic in "az"] == [6, None]
+
+
+class TurnedTarget:
+    """A target whose topics were turned, with a record at each offset but those of markers."""
+
+    def __init__(self, claims: Mapping[str, Claim], ends: Mapping[str, int], markers: set[int]) -> None:
+        self.claims, self._ends, self._markers = lambda: claims, ends, markers
+
+    def partitions(self, _: float) -> Mapping[str, int]:
+        return {CLAIMS_TOPIC: 1}
+
+    def mirrored(self, _: str) -> Mapping[TopicPartition, object]:
+        return {}
+
+    def logs(self, topics: Sequence[str]) -> Mapping[TopicPartition, tuple[int, int]]:
+        return {TopicPartition(topic, 0): (0, self._ends[topic]) for topic in topics if topic in self._ends}
+
+    def with_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
+        return {partition for partition, limits in ranges.items() if set(range(*limits)) - self._markers}
+
+
+def test_the_claims_say_how_much_is_left_to_copy_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Claims know a turn before the mirror notices it, which a mirror without processes does not. Markers of transactions
+    are not left. A log that is gone, or ends too early, is a problem.
+    """
+    task = TaskId("m", 0)
+    positions = {"a": 9, "b": 10, "c": 9, "d": 9}
+    rows = [PartitionProgress(TopicPartition(name, 0), name, task, True, at) for name, at in positions.items()]
+    rows.append(PartitionProgress(TopicPartition("e", 0), "e", task, position=9))
+    rows.append(PartitionProgress(TopicPartition("f", 0), "f", task, position=9, start=0, end=9))
+    claims = {name: Claim("m", name, "old:9092", direction="back", starts=(5,)) for name in "abcfz"}
+    claims["d"] = Claim("m", "d", "old:9092", starts=(5,), resumes=(20,))
+    target = TurnedTarget(claims, {"a": 12, "b": 12, "c": 8, "f": 12}, {10, 11})
+    monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
+    stored: dict[tuple[str | None, str, int], int] = {("target", name, 0): at for name, at in positions.items()}
+    entry = ConnectorEntry({"topics": "a*,z"})
+    group = WorkerGroup({}, ConfigSnapshot(1, {"m": entry}), {}, {}, ())
+    found = with_checkpoints(MirrorView("m", group, tuple(rows), stored | {(None, "e", 0): 9}), {}, timeout_s=1)
+    assert [(each.is_back, each.position, each.lag) for each in found.partitions] == [
+        (True, 9, 3),
+        (True, 10, 0),
+        (True, 9, None),
+        (False, 20, None),
+        (False, 9, None),
+        (True, 5, 7),
+    ]
+    assert list(mirror_problems(found)) == [
+        "the topic z was turned round, and no task copies it back yet",
+        "how much is left to copy back to c:0 is not known: c:0 of the target ends before offset 9, up to which it was"
+        " copied back: the topic was deleted and created again, or has lost records",
+    ]
 
 
 def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +157,8 @@ def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest
         "copy.d": claim._replace(mirror="other"),
     }
     counts = {CLAIMS_TOPIC: 1}
-    target = SimpleNamespace(partitions=lambda _: counts, claims=lambda: claims, mirrored=lambda _: {})
+    nothing = dict.fromkeys(("mirrored", "logs", "with_records"), lambda _: {})
+    target = SimpleNamespace(partitions=lambda _: counts, claims=lambda: claims, **nothing)
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
     found = list(mirror_problems(with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1)))
     assert [each.partition(" is stopped while 'kiel-groups mirror reverse")[0] for each in found] == [
@@ -107,4 +166,4 @@ def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest
         "the topic b",
     ]
     counts.clear()
-    assert with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1).stopped == ()
+    assert with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1).stopped == {}

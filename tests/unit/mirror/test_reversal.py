@@ -41,15 +41,15 @@ class FilledTarget(FakeTarget):
     def logs(self, _: object) -> Mapping[TopicPartition, tuple[int, int]]:
         return {TopicPartition("copy", 0): (0, self._end)}
 
-    def stable_ends(self, partitions: Sequence[TopicPartition]) -> list[int]:
-        return [self.stable] * len(partitions)
-
     def mirrored(self, _: str) -> Mapping[TopicPartition, MirroredPartition]:
         position = max((each.source for each in self._checkpoints), default=0)
         return {TopicPartition("a", 0): MirroredPartition(position, self._checkpoints)} if self._checkpoints else {}
 
-    def messages(self, _: str, __: int, start: int) -> Any:
-        return iter([at for at in self._records if at >= start])
+    def with_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
+        def has_records(start: int, end: int) -> bool:
+            return start < end and (self.stable < end or any(start <= at < end for at in self._records))
+
+        return {partition for partition, limits in ranges.items() if has_records(*limits)}
 
 
 def view_of(*, exactly_once: bool = True, **stored: int) -> MirrorView:

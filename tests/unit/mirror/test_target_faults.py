@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from threading import Timer
 from types import SimpleNamespace
@@ -319,3 +319,30 @@ def test_a_target_topic_with_fewer_partitions_than_the_source_is_refused() -> No
     expected = "the target topic copy has 2 partitions, and a on the source has 3; expected at least as many"
     with pytest.raises(ConfigError, match=expected):
         target.create([MirroredTopic("a", "copy", 3, {})], 1)
+
+
+def test_a_topic_is_not_copied_to_itself() -> None:
+    """A target that is the source, by mistake, would get the records of a topic endlessly, unless names differ."""
+    target = TargetCluster({"bootstrap.servers": "new:9092"})
+    metadata = SimpleNamespace(topics={}, brokers={0: SimpleNamespace(host="old", port=9092)})
+    vars(target).update(_admin=SimpleNamespace(list_topics=lambda timeout: metadata))
+    same, other = MirroredTopic("a", "a", 1, {}), MirroredTopic("a", "copy.a", 1, {})
+    with pytest.raises(
+        ConfigError, match="the broker old:9092 is one of the source, too, so a would be copied to itse"
+    ):
+        target.check("m", "elsewhere:9092,old", 1, [same, other], timeout_s=1)
+    with pytest.raises(ConfigError, match="would be copied to itself"):
+        target.claim("m", "old:9092", [same])
+    assert target.check("m", "old:9092", 1, [other], timeout_s=1) == {}
+    assert target.check("m", "elsewhere:9092", 1, [same], timeout_s=1) == {}
+
+
+def test_the_library_prints_no_lines_of_its_own(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its callers report in other words that a connection is refused."""
+    with closing(TargetCluster({"bootstrap.servers": "127.0.0.1:1", **FAST}).consumer()) as consumer:
+        with pytest.raises(KafkaException):
+            consumer.list_topics(timeout=0.3)
+        consumer.poll(0.1)
+    assert (caplog.records, capfd.readouterr()) == ([], ("", ""))

@@ -51,6 +51,13 @@ def test_topics_and_progress() -> None:
     assert found.problems == []
     (done,) = mirrors([CONNECTOR, task(0, samples("a", 0, 0.0, 900, records=70))], "g", "http://h:1", NOW_MS)
     assert done.progress == "Running: all records are mirrored; 70 since its tasks started."
+    values = {"records_copied_back": 9.0, "partitions": 2.0, "lag_records": 5.0, "records_per_second": 1.0}
+    back: list[Sample] = [(f"mirror_{name}", (("topic", "b"),), value) for name, value in values.items()]
+    (turned,) = mirrors([CONNECTOR, task(0, tuple(back))], "g", "http://h:1", NOW_MS)
+    assert turned.topics == [MirroredTopic("b", "old.b (back)", 2, 5, 1, "")]
+    assert turned.progress == (
+        "Running: 5 records are left, at 1 a second for about 5 s; 0 since its tasks started; 9 records copied back."
+    )
     (idle,) = mirrors([CONNECTOR._replace(state="PAUSED")], "g", "http://h:1", NOW_MS)
     assert (idle.progress, idle.topics) == ("Nothing is known of its topics while none of its tasks runs.", [])
 

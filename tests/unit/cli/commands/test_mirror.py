@@ -64,7 +64,7 @@ def mirror(
     group = WorkerGroup(ids, ConfigSnapshot(1, connectors), dict.fromkeys(works, "w0"), found, ())
     task = TaskId("mirror", 0)
     first = PartitionProgress(TopicPartition("a", 0), "copy.a", task, False, 7, 0, 9, 7, 70, 1)
-    second = PartitionProgress(TopicPartition("b", 0), "copy.b", task, is_back=True)
+    second = PartitionProgress(TopicPartition("b", 0), "copy.b", task, is_back=True, left=5)
     return MirrorView("mirror", group, (first, second), seen_ms=3_001)
 
 
@@ -134,6 +134,9 @@ def test_options_become_settings(
     found = run_settings(MirrorConnector, runs[1].config, None, runs[1].worker.secrets)
     assert found.settings["target.properties"] == Password('{"sasl.password": "renewed"}')
     assert "renewed" not in repr(runs[1].worker)
+    file.write_text("bootstrap.servers=elsewhere:9092")
+    status, _, (line,) = command(*START, "--target-properties", str(file))
+    assert (status, "has bootstrap.servers; expected other settings, because --to names" in line) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,7 @@ def test_options_become_settings(
         ("--set batch.records=x", "batch.records: 'x' given; expected a whole number"),
         ("--topic-format copy", "--topic-format: 'copy' given; expected a text with ${topic}"),
         ("--dead-letter-topic a/b", "--dead-letter-topic: 'a/b' given; expected the name of a topic"),
+        ("--topics ,", "--topics: ',' given; expected names of topics, separated by commas"),
         (
             "--target-properties nowhere",
             "Invalid value for '--target-properties': nowhere cannot be read",
@@ -257,12 +261,12 @@ def test_the_status_of_a_mirror(command: Callable[..., Printed], monkeypatch: py
     assert max(map(len, out)) <= 80
     assert out[:2] == [
         "mirror mirror to new:9092, at least once, in 1 process",
-        "7 records (70 bytes) of 2 topics, lag 2",
+        "7 records (70 bytes) of 2 topics, lag 7",
     ]
     assert [line.split() for line in out[2:] if line.strip(" ─-")] == [
         ["partition", "target", "position", "lag", "mirrored", "task"],
         ["a:0", "copy.a", "7", "2", "3", "s", "ago", "0"],
-        ["b:0", "copy.b", "(back)", "-", "-", "0"],
+        ["b:0", "copy.b", "(back)", "-", "5", "0"],
         ["connector", "or", "task", "state", "worker"],
         ["mirror", "RUNNING", "h:1"],
         ["mirror-0", "RUNNING", "h:1"],
@@ -274,12 +278,12 @@ def test_the_status_of_a_mirror(command: Callable[..., Printed], monkeypatch: py
     assert status == 1
     assert out[2:4] == [
         "problem: task mirror-0 has failed: KielGroupsError: it is broken",
-        "problem: the checkpoints on the target are not known: no answer",
+        "problem: neither the checkpoints on the target nor how much is left to copy back is known: no answer",
     ]
     status, out, _ = command("mirror", "status", "--from", "z:2181", "--json")
     document = json.loads("".join(out))
-    assert (status, document["lag"], document["records"]) == (1, 2, 7)
-    assert [each["direction"] for each in document["partitions"]] == ["forward", "back"]
+    assert (status, document["lag"], document["records"]) == (1, 7, 7)
+    assert [(each["direction"], each["lag"]) for each in document["partitions"]] == [("forward", 2), ("back", 5)]
     assert document["work"][1]["state"] == "FAILED"
 
 

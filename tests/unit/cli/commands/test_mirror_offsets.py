@@ -139,7 +139,7 @@ def test_a_repeated_move_of_a_group_with_members_is_refused(capsys: pytest.Captu
     ("options", "message"),
     [
         (("--every", "5", "--dry-run"), "--dry-run does not go with --every."),
-        (("a/b",), "group: 'a/b' is not a legal name"),
+        (("a/b",), "GROUP: 'a/b' is not a legal name"),
         (("--every", "0"), "'0' is not a number of seconds ≥ 0.1"),
     ],
 )

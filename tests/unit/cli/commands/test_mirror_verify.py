@@ -81,6 +81,9 @@ def test_a_report_names_each_range(capsys: pytest.CaptureFixture[str], fakes: di
     assert err == ""
     assert FakeVerification.given["topics"] == ["o*", "b"]
 
+    assert run([*VERIFY, "--topics", "o*,"]) == 2
+    assert "--topics': 'o*,' given; expected names of topics, separated by commas." in capsys.readouterr().err
+
     FakeVerification.found = [compared(0, 100, DOUBLED)]
     assert run([*VERIFY, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
@@ -107,13 +110,32 @@ def test_a_verification_without_a_mirror_says_nothing_of_its_connector(
     assert capsys.readouterr().err == "error: the target has no such mirror\n"
 
 
+def test_a_report_says_which_part_of_a_turned_topic_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line for each topic names the offsets and the reason."""
+    refused = PartitionComparison(TopicPartition("orders", 2), "copy", "it has not continued", part="only some records")
+    found = [compared(0, 99, compared=((5, 104), (9, 108))), compared(1, 0, compared=((7, 7), (8, 9)))]
+    FakeVerification.found = [*(replace(each, part="only some records") for each in found), refused]
+    assert run([*VERIFY]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  orders → copy: 3 partitions, 99 equal; no difference",
+        "    only some records: orders:0 (source offsets 5 to 103, target offsets 9 to 107), orders:1 (no source offset"
+        " from 7 on, target offset 8)",
+        "    orders:2 is not compared: it has not continued",
+    ]
+
+
 def test_a_document_has_all_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     """The document has the sums between checkpoints, and why a partition was not compared."""
     sums = [(RangeSum(0, 99, "aa"), RangeSum(3, 99, "aa"))]
     refused = PartitionComparison(TopicPartition("orders", 2), "copy", "copy has no such partition")
-    FakeVerification.found = [compared(0, 100, MISSING, sums=sums, is_cut=True), refused]
+    FakeVerification.found = [
+        compared(0, 100, MISSING, sums=sums, is_cut=True, part="only some records", compared=((5, 105), (9, 9))),
+        refused,
+    ]
     assert run([*VERIFY, "--json"]) == 1
     first, second = json.loads(capsys.readouterr().out)["partitions"]
+    assert (first["part"], second["compared"]) == ("only some records", None)
+    assert first["compared"] == {"source": {"from": 5, "to": 105}, "target": {"from": 9, "to": 9}}
     assert first["differences"] == [
         {"kind": "missing", "explained": False, "records": 1, "source": {"from": 99, "to": 100}, "target": None}
     ]

@@ -45,6 +45,7 @@ def test_progress_has_rates_and_the_time_that_is_left() -> None:
     ]
     assert progress.add(view(23_000, 4_000)) == "4,000 records, 143/s, 0.0 MB/s, lag 0"
     assert progress.add(view(24_000, 4_000, None)).endswith("MB/s, unknown lag")
+    assert progress.add(view(25_000, 9, is_back=True)).endswith("MB/s, lag 0 without what is copied back")
 
 
 def test_a_mirror_that_falls_behind_has_no_end() -> None:
