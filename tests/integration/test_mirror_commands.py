@@ -151,6 +151,7 @@ async def test_one_command_mirrors_topics(
     words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
     words += ["--topics", pair.topic, "--session-timeout-ms", "4000", "--set", "refresh.interval.ms=1000"]
     copy, topics = f"copy.{pair.topic}", ZooKeeperTopics(pair.source.zk_hosts)
+    target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
 
     async def last_line() -> str:
         ended = await asyncio.to_thread(kiel_groups, "mirror", *words, "--exactly-once", "--until-caught-up")

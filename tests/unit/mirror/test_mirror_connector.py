@@ -582,7 +582,7 @@ class FakeTarget:
 
     def grow(self, topics: Sequence[MirroredTopic]) -> dict[str, str]:
         self.grown += [topic.target for topic in topics]
-        return self.ungrown
+        return {topic.source: self.ungrown[topic.source] for topic in topics if topic.source in self.ungrown}
 
     def claim(self, *_: object) -> tuple[Mapping[str, Claim], Mapping[str, str]]:
         return self.claims_of_all, self.unclaimed

@@ -90,6 +90,8 @@ def written(
 ) -> list[bytes | None]:
     """Write five records while the target has a fault, and return the values that the target has then."""
     writer, topic = writer_of(kafka, context, exactly_once=exactly_once)
+    # As a partition that has checkpoints.
+    writer._reached.add(PARTITION)
     try:
         fault()
         writer.write([batch(topic, *range(5))])
