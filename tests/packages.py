@@ -50,7 +50,7 @@ batch = RecordColumns(TopicPartition("t", 0), 0, columns, range(1)).to_pyarrow()
 assert batch.to_pylist() == [{"offset": 7, "key": b"key", "value": b"value"}]
 """,
     "mirror": """
-from kiel_groups.mirror.connector import open_target
+from kiel_groups.mirror.settings import open_target
 assert open_target({"bootstrap.servers": "127.0.0.1:1"}).servers == "127.0.0.1:1"
 """,
     "sasl": """

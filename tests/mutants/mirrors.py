@@ -9,23 +9,23 @@ __all__ = ["MUTANTS"]
 MUTANTS = (
     Mutant(
         "records of a topic that was stopped are skipped",
-        "mirror/connector.py",
+        "mirror/task.py",
         "            self._consumer.seek(partition, found[partition][0].first_offset)\n",
         "            pass\n",
         "tests/unit/mirror/test_mirror_connector.py",
     ),
     Mutant(
         "a task copies a topic to the target after its turn",
-        "mirror/connector.py",
+        "mirror/task.py",
         "        return {partition: columns for partition, columns in found.items() if partition not in stopped}\n",
         "        return dict(found)\n",
         "tests/unit/mirror/test_mirror_connector.py",
     ),
     Mutant(
         "a task does not read a claim that has changed",
-        "mirror/directions.py",
-        "if (end := self._target.claims_end()) != self._end:",
-        "if (end := self._target.claims_end()) and self._end < 0:",
+        "mirror/target.py",
+        "        if end != self._claims_end:\n",
+        "        if self._claims_end < 0:\n",
         "tests/unit/mirror/test_directions.py",
     ),
     Mutant(
@@ -72,7 +72,7 @@ MUTANTS = (
     ),
     Mutant(
         "after a turn forward, what was copied back is mirrored",
-        "mirror/connector.py",
+        "mirror/task.py",
         "                begun[partition] = resumed[0]\n",
         "                pass\n",
         "tests/unit/mirror/test_mirror_connector.py",
@@ -80,16 +80,30 @@ MUTANTS = (
     Mutant(
         "records that the mirror has written are copied back",
         "mirror/connector.py",
-        "starts[each.topic].get(each.partition, 0)",
+        "plan.start(each)",
         "0",
         "tests/unit/mirror/test_mirror_connector.py",
     ),
     Mutant(
         "a source topic that was created again is mirrored on",
-        "mirror/connector.py",
+        "mirror/task.py",
         "            if offset < (position := self._next.get(partition, 0)):\n",
         "            if offset < (position := self._next.get(partition, 0)) < 0:\n",
         "tests/unit/mirror/test_mirror_connector.py",
+    ),
+    Mutant(
+        "a topic that has grown on the source does not grow on the target",
+        "mirror/topics.py",
+        "        and 0 < present.get(topic.target, 0) < topic.partitions\n",
+        "        and topic.partitions < 0\n",
+        "tests/unit/mirror/test_mirror_connector.py",
+    ),
+    Mutant(
+        "records after one that is refused are written with it",
+        "mirror/writer.py",
+        "        if not self._divides:\n            yield batches\n",
+        "        if True:\n            yield batches\n",
+        "tests/unit/mirror/test_writer.py",
     ),
     Mutant(
         "an offset is translated by a checkpoint after it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from types import SimpleNamespace
@@ -23,16 +23,12 @@ from kiel_groups.errors import (
 from kiel_groups.metrics import Metrics
 from kiel_groups.mirror import connector as connector_module
 from kiel_groups.mirror import metrics as mirror_metrics
-from kiel_groups.mirror.connector import (
-    MirrorConnector,
-    MirrorTask,
-    check_starts,
-    partitions_of_tasks,
-    source_topics,
-    timestamp_of,
-)
+from kiel_groups.mirror import topics as topics_module
+from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
 from kiel_groups.mirror.settings import hashed_partitions
+from kiel_groups.mirror.task import MirrorTask, timestamp_of
+from kiel_groups.mirror.topics import FoundTopics, partitions_of_tasks, source_topics, start_problems, summary
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -43,6 +39,7 @@ from kiel_groups.mirror.values import (
     MirroredTopic,
     SourceBatch,
     set_of,
+    topic_problems,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.workers.plugins.interfaces import SourcePosition
@@ -113,10 +110,27 @@ def test_settings_are_checked(name: str, text: str, expected: str) -> None:
 
 @pytest.mark.parametrize(("setting", "expected"), [("", 0), ("12", 12), ("3", 3), ("x4", 12)])
 def test_more_partitions_are_a_number_or_a_factor(setting: str, expected: int) -> None:
-    """Fewer partitions than on the source are refused: records without a key keep their partition."""
-    assert hashed_partitions(setting, "a", 3) == expected
-    with pytest.raises(ConfigError, match=r"target.partitions: 2 given; expected at least 3, .* of a"):
-        hashed_partitions("2", "a", 3)
+    """An empty setting keeps the partitions of records."""
+    assert hashed_partitions(setting, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("hashed", "present", "text"),
+    [
+        (0, 2, "the target topic copy has 2 partitions, and a on the source has 3; expected at least as many"),
+        (6, 5, "the target topic copy has 5 partitions, and target.partitions asks for 6; expected at least as many"),
+        (2, 0, "target.partitions: 2 given; expected at least 3, the number of partitions of a"),
+        (0, 4, ""),
+        (6, 0, ""),
+    ],
+)
+def test_a_topic_that_the_mirror_has_not_begun_needs_its_partitions(hashed: int, present: int, text: str) -> None:
+    """Records without a key keep their partition. A topic that the mirror has begun grows, or some partitions wait."""
+    topic = MirroredTopic("a", "copy", 3, {}, 0, hashed)
+    found = topic_problems({}, "m", [topic], {"copy": present} if present else {})
+    assert found == ({} if not text else {"a": found["a"]})
+    assert found.get("a", "").startswith(text)
+    assert topic_problems({"copy": Claim("m", "a", "old:9092")}, "m", [topic], {"copy": present}) == {}
 
 
 def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,12 +201,14 @@ class FakeWriter:
 
     def __init__(self, error: Exception | None = None, positions: Mapping[TopicPartition, int] = {}) -> None:
         self.error, self._positions = error, positions
+        self.written: list[SourceBatch] = []
         self.begun: dict[TopicPartition, tuple[int, int] | None] = {}
 
     def begin(self, beginnings: Mapping[TopicPartition, tuple[int, int] | None]) -> None:
         self.begun |= beginnings
 
-    def write(self, _: object) -> None:
+    def write(self, batches: Sequence[SourceBatch]) -> None:
+        self.written = [] if self.error is not None else list(batches)
         if self.error is not None:
             raise self.error
 
@@ -352,12 +368,40 @@ def test_records_of_a_topic_that_was_stopped_wait() -> None:
     ],
     ids=["earliest", "none"],
 )
-def test_a_source_topic_that_was_created_again_fails_the_task(answer: Any, expected: str) -> None:
-    """Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log."""
-    task = task_of(FakeConsumer(answer, ends={FIRST: 5}), FakeWriter(), context=RecordingTaskContext())
-    vars(task).update(_next={FIRST: 7})
-    with pytest.raises(KielGroupsError, match=f"{FIRST} of the source was mirrored {expected}"):
+def test_a_source_topic_that_was_created_again_waits(answer: Any, expected: str) -> None:
+    """
+    Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log. The
+    task copies its other topics.
+    """
+    context, other = RecordingTaskContext(), TopicPartition("b", 0)
+    consumer = FakeConsumer(answer, {other: [FakeColumns(7)]}, OffsetOutOfRangeError("lost"), ends={FIRST: 5, other: 7})
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=context)
+    vars(task).update(_next={FIRST: 7, other: 6}, _names={"a": "a", "b": "b"}, _partitions=[FIRST, SECOND, other])
+    task._progress = MirrorMetrics(context.metrics, task._partitions)
+    assert task.poll() == []
+    assert consumer.stopped == {FIRST, SECOND}
+    assert len(context.problems) == 1
+    assert context.problems[0].startswith(f"{FIRST} of the source was mirrored {expected}")
+    assert [position.source_offset["offset"] for position in task.poll()] == [7]
+    assert consumer.stopped == {FIRST, SECOND}
+    consumer._ends = {other: 9}
+    with pytest.raises(KielGroupsError, match=r"lost; records of the source were deleted before they were mirrored"):
         task.poll()
+
+
+def test_a_topic_that_the_source_does_not_know_yet_keeps_no_other_topic_waiting() -> None:
+    """A broker may learn of a new partition later than the one that the connector has asked."""
+    context, other = RecordingTaskContext(), TopicPartition("b", 0)
+    missing = ConfigError("partitions: 1 given; a has 0 to 0")
+    consumer = FakeConsumer(missing, missing, missing, None, {other: [FakeColumns(7)]}, None, {})
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=context)
+    vars(task).update(_unsubscribed=["a", "b"], _names={"a": "a", "b": "b"}, _partitions=[FIRST, SECOND, other])
+    task._progress = MirrorMetrics(context.metrics, task._partitions)
+    assert task.poll() == []
+    assert len(task.poll()) == 1
+    assert task.poll() == []
+    assert [topic for topic, _, _ in consumer.subscribed] == ["b", "a"]
+    assert context.problems[0] == f"the source does not have all partitions of a: {missing}; trying again"
 
 
 @pytest.mark.parametrize(
@@ -371,8 +415,10 @@ def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicParti
     task = task_of(FakeConsumer(), FakeWriter(positions=found), FakeWriter(), context=context)
     with pytest.raises(KielGroupsError, match=f"last checkpoint of a:{FIRST.partition}, which .* 7, {text}"):
         task._positions(context)
-    current = FakeWriter(positions={FIRST: 8})
-    assert task_of(FakeConsumer(), current, FakeWriter(), context=context)._positions(context) == {FIRST: 8}
+    # The process was killed before it has stored the position. Without it, the partition would show a lag.
+    task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), FakeWriter(), context=context)
+    assert task._positions(context) == {FIRST: 8}
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 8, "records": 1, "bytes": 0})]
 
 
 def test_a_mirror_does_not_continue_on_another_target() -> None:
@@ -464,10 +510,10 @@ def test_offsets_that_the_source_does_not_have_are_refused(
 ) -> None:
     """The task would read from a position where the log may once be, and skip all records before it."""
     source = SimpleNamespace(end_offsets=lambda wanted: dict.fromkeys(wanted, 7))
-    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
-    with pytest.raises(ConfigError, match=text):
-        check_starts("old:9092", json.dumps(starts), {"a": 3})
-    check_starts("old:9092", '{"a": {"0": 7}}', {"a": 3})
+    monkeypatch.setattr(topics_module, "SingleConsumer", lambda _: nullcontext(source))
+    found = start_problems("old:9092", json.dumps(starts), {"a": 3})
+    assert [problem.startswith(text) for problem in found.values()] == [True], found
+    assert start_problems("old:9092", '{"a": {"0": 7}}', {"a": 3}) == {}
 
 
 @pytest.mark.parametrize(
@@ -477,10 +523,10 @@ def test_a_run_with_an_end_waits_for_no_topic_that_is_stopped(
     direction: str, must_move: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for the command that turns the topic, which was perhaps killed."""
-    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: {"a": claim})
+    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: ({"a": claim}, {}))
     claim = Claim("c", "a", "old:9092", direction=direction)
-    monkeypatch.setattr(connector, "_topics", lambda: {"a": 1})
-    monkeypatch.setattr(connector_module, "_target_of", lambda _: target)
+    monkeypatch.setattr(connector, "_topics", lambda: FoundTopics({"a": 1}, {}))
+    monkeypatch.setattr(connector_module, "target_of", lambda _: target)
     stops = must_move and direction != BACK
     expected = pytest.raises(KielGroupsError, match="the topic a is stopped while") if stops else nullcontext()
     with expected:
@@ -493,8 +539,8 @@ def test_dead_letters_that_would_go_to_a_mirror_are_refused(monkeypatch: pytest.
     settings = typed(MirrorConnector, CONFIG | {"dead.letter.topic": "a"})
     connector, _ = connector_of(lambda _: [])
     del vars(connector)["_configured"]
-    vars(connector).update(_target=target, _topics=lambda: {"a": 1}, _settings=settings)
-    monkeypatch.setattr(connector_module, "_target_of", lambda _: SimpleNamespace(check=lambda *_, **__: {}))
+    vars(connector).update(_target=target, _topics=lambda: FoundTopics({"a": 1}, {}), _settings=settings)
+    monkeypatch.setattr(connector_module, "target_of", lambda _: SimpleNamespace(check=lambda *_, **__: ({}, {})))
     for prepare in (
         lambda: connector.task_configs(1),
         lambda: connector.checked_topics("c", settings, timeout_s=1, must_move=False),
@@ -507,32 +553,122 @@ def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, Rec
     connector, context = MirrorConnector(), RecordingConnectorContext(CONFIG)
     ended = SimpleNamespace(wait=lambda _: False)
     settings = typed(MirrorConnector, CONFIG)
-    vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured, _known={})
+    vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured)
+    vars(connector).update(_known={}, _problems={})
     return connector, context
 
 
+def planned(connector: MirrorConnector, target: FakeTarget, partitions: int, problems: Mapping[str, str] = {}) -> Any:
+    """Return the task of a connector whose source has as many partitions of each claimed topic."""
+    vars(connector).pop("_configured", None)
+    found = FoundTopics(dict.fromkeys(target.claims_of_all, partitions), problems)
+    vars(connector).update(_target=target, _topics=lambda: found)
+    (config,) = connector.task_configs(1)
+    return config
+
+
 class FakeTarget:
-    """A target whose topics are claimed already, with a number of partitions."""
+    """A target whose topics are claimed already, with a number of partitions. It may refuse claims and growth."""
 
     def __init__(self, claims: Mapping[str, Claim], partitions: int) -> None:
-        self._claims, self._partitions = claims, partitions
+        self.claims_of_all, self._partitions = claims, partitions
+        self.unclaimed, self.ungrown = dict[str, str](), dict[str, str]()
+        self.grown: list[str] = []
 
     def create_checkpoints(self, *_: object) -> None: ...
 
-    def create(self, *_: object) -> None: ...
+    def create(self, *_: object) -> tuple[dict[str, int], dict[str, str]]:
+        return dict(self.partitions()), {}
 
-    def claim(self, *_: object) -> Mapping[str, Claim]:
-        return self._claims
+    def grow(self, topics: Sequence[MirroredTopic]) -> dict[str, str]:
+        self.grown += [topic.target for topic in topics]
+        return {topic.source: self.ungrown[topic.source] for topic in topics if topic.source in self.ungrown}
+
+    def claim(self, *_: object) -> tuple[Mapping[str, Claim], Mapping[str, str]]:
+        return self.claims_of_all, self.unclaimed
+
+    def latest_claims(self) -> Mapping[str, Claim]:
+        return self.claims_of_all
 
     def partitions(self) -> Mapping[str, int]:
-        return dict.fromkeys(self._claims, self._partitions)
+        return dict.fromkeys(self.claims_of_all, self._partitions)
+
+
+def test_a_topic_that_has_grown_grows_on_the_target() -> None:
+    """
+    Its new partitions are copied, too. A topic that is copied back, or whose keys are hashed anew, does not grow. If
+    the target refuses, the partitions that it has are copied, and the status says which records wait, for how long.
+    """
+    claims = {"a": Claim("c", "a", "old:9092"), "b": Claim("c", "b", "old:9092", 0, BACK, (7, 8, 9))}
+    target, (connector, context) = FakeTarget(claims, 3), connector_of(lambda _: [])
+    config = planned(connector, target, 4)
+    assert (target.grown, context.problems) == (["a"], [""])
+    assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(4)]
+    assert json.loads(config[BACK_KEY]) == [["b", 0, 7], ["b", 1, 8], ["b", 2, 9]]
+
+    target.ungrown["a"] = "the target refuses to add partitions to a"
+    config = planned(connector, target, 4)
+    assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(3)]
+    assert context.problems[-1] == "the target refuses to add partitions to a"
+    ended = iter([False, True])
+    vars(connector).update(_ended=SimpleNamespace(wait=lambda _: next(ended)))
+    connector._watch()
+    assert context.reconfigurations == 1
+
+    vars(connector).update(_settings={**connector._settings, "target.partitions": "3"})
+    planned(connector, target, 4)
+    assert target.grown == ["a", "a"]
+    assert context.problems[-1].endswith("add partitions on the target, after which keys have other partitions there")
+    planned(connector, target, 3)
+    assert context.problems[-1] == ""
+
+
+def test_a_topic_with_a_problem_keeps_no_other_topic_from_being_copied(caplog: pytest.LogCaptureFixture) -> None:
+    """The status and, once, the log say why it waits. If all topics have problems, the connector fails."""
+    claims = {name: Claim("c", name, "old:9092") for name in ("a", "b")}
+    target, (connector, context) = FakeTarget(claims, 3), connector_of(lambda _: [])
+    target.unclaimed["b"] = "the source topic b was deleted and created again"
+    for _ in range(2):
+        config = planned(connector, target, 3, {"x": "topics: the source has no topic 'x'"})
+        assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(3)]
+    assert context.problems[-1] == f"topics: the source has no topic 'x'; {target.unclaimed['b']}"
+    assert [record.message for record in caplog.records] == [
+        "c: topics: the source has no topic 'x'; other topics are copied",
+        f"c: {target.unclaimed['b']}; other topics are copied",
+    ]
+    target.unclaimed["a"] = "of another mirror"
+    with pytest.raises(ConfigError, match="created again"):
+        planned(connector, target, 3)
+    assert summary({name: name * 2 for name in "abcde"}) == "aa; bb; cc; also d, e"
+
+
+@pytest.mark.parametrize("must_move", [True, False])
+def test_a_restart_is_not_refused_for_a_topic_that_was_mirrored_before(
+    must_move: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are mirrored meanwhile, unless the run waits for all topics. A new topic with a problem is refused."""
+    problems = {"a": "the source topic a was deleted and created again"}
+    target = SimpleNamespace(check=lambda *_, **__: ({"a": Claim("c", "a", "old:9092")}, problems))
+    connector, settings = MirrorConnector(), typed(MirrorConnector, CONFIG)
+    monkeypatch.setattr(connector, "_topics", lambda: FoundTopics({"a": 1, "b": 1}, {}))
+    monkeypatch.setattr(connector_module, "target_of", lambda _: target)
+    with pytest.raises(ConfigError, match="topic a was") if must_move else nullcontext():
+        connector.checked_topics("c", settings, timeout_s=1, must_move=must_move)
+    if not must_move:
+        # Its name on the target cannot change.
+        renamed = typed(MirrorConnector, CONFIG | {"target.topic.format": "copy.${topic}"})
+        with pytest.raises(ConfigError, match="topic a was"):
+            connector.checked_topics("c", renamed, timeout_s=1, must_move=False)
+    problems["b"] = "the target topic b is the mirror of x"
+    with pytest.raises(ConfigError, match="topic a was" if must_move else "mirror of x"):
+        connector.checked_topics("c", settings, timeout_s=1, must_move=must_move)
 
 
 @pytest.mark.parametrize("partitions", [3, 4])
 def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: pytest.LogCaptureFixture) -> None:
     """
-    A topic is copied back from the end of its mirrored records, and a stopped topic has no task. A target topic that
-    has more partitions than its source is refused, because the records of some would not be copied back.
+    A topic is copied back from the end of its mirrored records, and a stopped topic has no task. Records of partitions
+    that the source does not have wait.
     """
     claims = {
         "forward": Claim("c", "forward", "old:9092"),
@@ -541,15 +677,10 @@ def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: py
         # The third partition is newer than the turn.
         "back": Claim("c", "back", "old:9092", 0, BACK, (7, 8)),
     }
-    connector, _ = connector_of(lambda _: [])
-    del vars(connector)["_configured"]
-    target = FakeTarget(claims, partitions)
-    vars(connector).update(_target=target, _topics=lambda: dict.fromkeys(claims, 3))
-    if partitions > 3:
-        with pytest.raises(ConfigError, match="back has 4 partitions, and the source topic back, which it is copied"):
-            connector.task_configs(1)
-        return
-    (config,) = connector.task_configs(1)
+    connector, context = connector_of(lambda _: [])
+    config = planned(connector, FakeTarget(claims, partitions), 3)
+    shown = "the target topic back has 4 partitions, and the source topic back, which it is copied back to, has 3; "
+    assert context.problems[0].startswith(shown) if partitions > 3 else context.problems == [""]
     assert json.loads(config[PARTITIONS_KEY]) == [["forward", number] for number in range(3)]
     assert json.loads(config[BACK_KEY]) == [["back", 0, 7], ["back", 1, 8], ["back", 2, 0]]
     assert "topic stopped is stopped while 'kiel-groups mirror reverse' turns it round" in caplog.text
@@ -612,6 +743,16 @@ def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPat
     """
     partitions = {"kiel-mirror-m": {0}, "kiel-mirror-claims": {0}, "orders": {0, 1}, "being created": None}
     source = SimpleNamespace(topics=partitions.keys, partitions_for_topic=partitions.get)
-    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
-    monkeypatch.setattr(connector_module, "open_target", lambda _: SimpleNamespace(claims=dict))
-    assert source_topics("old:9092", ["*"], may_be_mirrors=True) == {"orders": 2}
+    monkeypatch.setattr(topics_module, "SingleConsumer", lambda _: nullcontext(source))
+    assert source_topics("old:9092", ["*"], None) == ({"orders": 2}, {})
+    connector, opened = MirrorConnector(), list[Any]()
+    target = SimpleNamespace(latest_claims=lambda: {"orders": Claim("m", "x", "older:9092")})
+    monkeypatch.setattr(connector_module, "open_target", lambda config: opened.append(config) or target)
+    vars(connector).update(_settings=typed(MirrorConnector, CONFIG | {"topics": "orders,none"}))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="the source has no topic 'none'"):
+            connector._topics()
+    # The clients of the source are made once.
+    assert opened == [{"bootstrap.servers": "old:9092"}]
+    found = source_topics("old:9092", ["*"], connector._source_claims)
+    assert "orders of the source is itself the mirror of x of older:9092" in found.problems["orders"]
