@@ -127,6 +127,8 @@ class TargetWriter:
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
+        #: Whether the library has dropped records of this batch.
+        self._is_purged = False
         #: The partitions whose checkpoint at the beginning is not written yet: their offsets on the source and the
         #: target, or None before the first record.
         self._beginnings: dict[TopicPartition, tuple[int, int] | None] = {}
@@ -345,6 +347,7 @@ class TargetWriter:
     def _is_written(self, batches: Sequence[SourceBatch]) -> bool:
         """Write the batches once. Return False if the transaction must be aborted and written again."""
         self._errors.clear()
+        self._is_purged = False
         if not self._settings.dead_letter_topic:
             self._check_keys(batches)
         if self._settings.is_exactly_once:
@@ -352,6 +355,10 @@ class TargetWriter:
         for batch in batches:
             self._produce(batch)
         self._flush()
+        if self._settings.is_exactly_once and self._is_purged and not self._errors:
+            # A transaction that is refused as a whole, as without the right to write to a topic, drops its records
+            # without a cause. The commit, which fails, has the cause.
+            self._commit()
         for (partition, offset), error in self._refused.items():
             if not self._settings.dead_letter_topic:
                 raise self._failure(f"store the record at offset {offset} of {partition}", error)
@@ -545,8 +552,8 @@ class TargetWriter:
             if self._settings.is_exactly_once:
                 # The library aborts a transaction that lacks a record.
                 self._errors.append(error)
-        elif error.code() not in _PURGED:
-            self._errors.append(error)
+        else:
+            self._stored(error)
 
     def _look_up_ends(self, batches: Sequence[SourceBatch]) -> None:
         """
@@ -598,7 +605,9 @@ class TargetWriter:
         return self._widths[topic]
 
     def _stored(self, error: KafkaError, _: Message | None = None) -> None:
-        if error.code() not in _PURGED:
+        if error.code() in _PURGED:
+            self._is_purged = True
+        else:
             self._errors.append(error)
 
     def _flush(self) -> None:

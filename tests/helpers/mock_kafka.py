@@ -9,10 +9,10 @@ from pathlib import Path
 
 import confluent_kafka
 
-__all__ = ["FETCH", "PRODUCE", "MockKafka", "mock_kafka"]
+__all__ = ["ADD_PARTITIONS", "FETCH", "PRODUCE", "MockKafka", "mock_kafka"]
 
-#: The API keys of requests that write and read records.
-PRODUCE, FETCH = 0, 1
+#: The API keys of requests that write and read records, and that add partitions to a transaction.
+PRODUCE, FETCH, ADD_PARTITIONS = 0, 1, 24
 _PRODUCER = 0
 
 

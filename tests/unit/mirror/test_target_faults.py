@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, suppress
+from functools import partial
 from itertools import count
 from threading import Timer
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from tests.helpers.connector_contexts import RecordingTaskContext
-from tests.helpers.mock_kafka import FETCH, PRODUCE, MockKafka, mock_kafka
+from tests.helpers.mock_kafka import ADD_PARTITIONS, FETCH, PRODUCE, MockKafka, mock_kafka
 
 pytestmark = pytest.mark.unit
 
@@ -317,6 +318,13 @@ def test_faults_while_topics_are_created_or_grow(code: int, is_passing: bool, te
     assert counts == ({} if text else {"copy": 3})
     assert [problem.startswith(text) for problem in refused.values()] == [True] * bool(text)
     assert target.grow(topics)["a"].startswith("the target refuses to add partitions to copy, as a on the source has 3")
+
+
+def test_a_transaction_without_the_right_to_write_is_refused_as_a_whole(kafka: MockKafka) -> None:
+    """The library drops its records without a cause. The error has the cause, and no loss of records."""
+    refused = partial(kafka.refuse, ADD_PARTITIONS, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KielGroupsError, match=r"refuses to write: .*Topic authorization failed"):
+        written(kafka, RecordingTaskContext(), exactly_once=True, fault=refused)
 
 
 def test_a_topic_is_not_copied_to_itself() -> None:
