@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
@@ -25,12 +25,14 @@ from kiel_groups.mirror.values import (
     PARTITIONS_KEY,
     TOPIC_IN_FORMAT,
     Claim,
+    is_mirrored,
     target_topic,
 )
 from kiel_groups.model import TopicPartition
+from kiel_groups.ops.actions.topics import partitions_of
 from kiel_groups.ops.loaded_groups import find_logs
-from kiel_groups.ops.zookeeper_client import zookeeper
-from kiel_groups.ops.zookeeper_reader import broker_addresses, read_brokers, read_tree
+from kiel_groups.ops.zookeeper_client import Client, zookeeper
+from kiel_groups.ops.zookeeper_reader import broker_addresses, list_topics, read_brokers, read_tree
 from kiel_groups.sync import SingleConsumer
 from kiel_groups.wording import some
 from kiel_groups.workers.plugins.secret_references import has_reference
@@ -41,6 +43,11 @@ if TYPE_CHECKING:
     from kiel_groups.mirror.target import TargetCluster
 
 
+#: The source offsets of a mirror, and when each was stored in epoch milliseconds. The keys are those of
+#: ``MirrorView.stored``.
+StoredOffsets: TypeAlias = Mapping[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]
+
+
 class PartitionProgress(NamedTuple):
     """
     How far a partition is mirrored.
@@ -48,7 +55,7 @@ class PartitionProgress(NamedTuple):
     Args:
         partition: The partition of the source.
         target: The name of its topic on the target.
-        task: The task of the mirror that writes it.
+        task: The task of the mirror that writes it, or None if the mirror has not noticed the partition yet.
         is_back: Whether records are copied back from the target to the source.
         position: The offset after the last copied record, on the source or, if copied back, on the target. Before the
             first record, where the copies begin: after a turn, or at the setting ``start.offsets``; else None.
@@ -64,7 +71,7 @@ class PartitionProgress(NamedTuple):
 
     partition: TopicPartition
     target: str
-    task: TaskId
+    task: TaskId | None
     is_back: bool = False
     position: int | None = None
     start: int | None = None
@@ -102,7 +109,8 @@ class MirrorView:
     Args:
         name: The name of the mirror's connector.
         group: The worker group, with this connector only.
-        partitions: The partitions of the mirror's tasks, in their order; empty before the connector has made its tasks.
+        partitions: The partitions of the mirror's tasks, and those that no task has yet if these were asked for, in
+            their order; empty before the connector has made its tasks.
         stored: The stored positions: by None or, for what is copied back, "target"; by topic and number of the
             partition that records are copied from.
         counts: The numbers of mirrored records and of their bytes of each partition of the source, also of those that
@@ -171,7 +179,7 @@ def _sum(lags: Sequence[int | None]) -> int | None:
     return None if None in lags else sum(lag for lag in lags if lag is not None)
 
 
-def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> MirrorView:
+def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float, with_new: bool = False) -> MirrorView:
     """
     Read a mirror. The call blocks, and changes nothing.
 
@@ -180,6 +188,7 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
         group: The group of workers that runs the mirror.
         name: The name of the mirror's connector.
         timeout_s: How long to wait for ZooKeeper's first answer, and then for the brokers, in seconds.
+        with_new: Whether to include the partitions of the source that no task has yet.
 
     Raises:
         CoordinationError: ZooKeeper does not answer, or has no such chroot.
@@ -192,10 +201,11 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
             found |= read_tree(client, path)
         offsets = read_tree(client, layout.connector_offsets(name))
         brokers = broker_addresses(read_brokers(client))
+        workers, stored = worker_group_of(group, found), stored_offsets(offsets)
+        partitions = mirrored_partitions(name, workers, stored)
+        if with_new and (entry := workers.configuration.connectors.get(name)) is not None:
+            partitions = sorted([*partitions, *_new_partitions(client, entry.config, partitions, stored)])
     seen_ms = time.time_ns() // 1_000_000
-    workers = worker_group_of(group, found)
-    stored = stored_offsets(offsets)
-    partitions = mirrored_partitions(name, workers, stored)
     logs = asyncio.run(find_logs(brokers, [each.partition for each in partitions], timeout_s=timeout_s))
     known = [
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
@@ -208,6 +218,62 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float) -> Mirro
         else:
             back[TopicPartition(topic, number)] = offset
     return MirrorView(name, workers, tuple(known), positions, counts, back, logs.problem, seen_ms=seen_ms)
+
+
+def _new_partitions(
+    client: Client, config: Mapping[str, str], known: Sequence[PartitionProgress], stored: StoredOffsets
+) -> Iterator[PartitionProgress]:
+    """Yield the partitions of a mirror's topics that no task has, such as those that are new since a process ran."""
+    owned = {each.partition for each in known}
+    for topic in list_topics(client):
+        numbers = dict[int, list[int]]()
+        if is_mirrored(topic, config.get("topics", "").split(",")):
+            with suppress(UnknownTopicError):
+                numbers = partitions_of(client, topic)
+        new = (TopicPartition(topic, number) for number in numbers)
+        yield from (_progress(partition, None, config, stored) for partition in new if partition not in owned)
+
+
+def _progress(
+    partition: TopicPartition,
+    task: TaskId | None,
+    config: Mapping[str, str],
+    stored: StoredOffsets,
+    back: int | None = None,
+) -> PartitionProgress:
+    """
+    Return the progress of a partition by the stored offsets.
+
+    Args:
+        partition: The partition of the source.
+        task: The task that has it, or None.
+        config: The settings of the task, or of the mirror.
+        stored: The source offsets of the mirror.
+        back: Where the copies back begin, or None if the partition is copied to the target.
+    """
+    (topic, number), is_back, nothing = partition, back is not None, dict[str, Any]()
+    target = target_topic(config.get("target.topic.format", TOPIC_IN_FORMAT), topic)
+    offset, stored_ms = stored.get(("target", target, number) if is_back else (None, topic, number), (nothing, None))
+    mirrored, _ = stored.get((None, topic, number), (nothing, None))
+    start = _starts(config.get("start.offsets") or "{}").get(topic, {}).get(str(number))
+    return PartitionProgress(
+        partition,
+        target,
+        task,
+        is_back,
+        # A position in the target's log may be that of an earlier turn.
+        position=offset.get("offset", start) if back is None else max(offset.get("offset", 0), back),
+        records=mirrored.get("records", 0),
+        size_bytes=mirrored.get("bytes", 0),
+        stored_ms=stored_ms,
+    )
+
+
+@lru_cache(maxsize=4)
+def _starts(text: str) -> Mapping[str, Mapping[str, int]]:
+    """Return the setting ``start.offsets``, which is the same for all partitions."""
+    found: Mapping[str, Mapping[str, int]] = json.loads(text)
+    return found
 
 
 def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: float) -> MirrorView:
@@ -269,14 +335,13 @@ def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -
 def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[str, str]]:
     """Yield each topic that a mirror does not copy, although it may have records that are not copied, and why."""
     assert view.connector is not None
-    patterns = [pattern.strip() for pattern in view.connector.config.get("topics", "").split(",")]
-    known = {each.partition.topic for each in view.partitions}
+    patterns = view.connector.config.get("topics", "").split(",")
+    known = {each.partition.topic for each in view.partitions if each.task is not None}
     for claim in sorted(claims.values(), key=lambda claim: claim.topic):
         if claim.direction in INTERRUPTED:
             yield claim.topic, f"the topic {claim.topic} {INTERRUPTED[claim.direction]}"
         # A topic that was left out of the mirror keeps its claim.
-        is_wanted = any(fnmatchcase(claim.topic, pattern) for pattern in patterns)
-        if claim.direction == BACK and is_wanted and claim.topic not in known:
+        if claim.direction == BACK and is_mirrored(claim.topic, patterns) and claim.topic not in known:
             yield claim.topic, f"the topic {claim.topic} was turned round, and no task copies it back yet"
 
 
@@ -323,13 +388,13 @@ def source_logs(consumer: SingleConsumer, topics: Iterable[str]) -> dict[TopicPa
     return {each: (starts[each], ends[each]) for each in partitions}
 
 
-def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]:
+def stored_offsets(offsets: Snapshot) -> StoredOffsets:
     """
     Return the source offsets of a mirror, and when each was stored in epoch milliseconds.
 
     The keys are those of ``MirrorView.stored``. A znode with garbage is ignored.
     """
-    found = {}
+    found: dict[tuple[str | None, str, int], tuple[Mapping[str, Any], int]] = {}
     for path, znode in offsets.items():
         with suppress(ProtocolError, LookupError):
             each = SourceOffset.parse(znode.data, path)
@@ -338,9 +403,7 @@ def stored_offsets(offsets: Snapshot) -> dict[tuple[str | None, str, int], tuple
     return found
 
 
-def mirrored_partitions(
-    name: str, workers: WorkerGroup, stored: Mapping[tuple[str | None, str, int], tuple[Mapping[str, Any], int]]
-) -> list[PartitionProgress]:
+def mirrored_partitions(name: str, workers: WorkerGroup, stored: StoredOffsets) -> list[PartitionProgress]:
     """
     Return the partitions of a mirror's tasks, in the order of topics and numbers, without the ends of their logs.
 
@@ -351,30 +414,10 @@ def mirrored_partitions(
     """
     entry = workers.configuration.connectors.get(name)
     tasks = () if entry is None else entry.tasks or ()
-    nothing: tuple[Mapping[str, Any], int | None] = {}, None
     found = []
     for number, config in enumerate(tasks):
-        template = config.get("target.topic.format", TOPIC_IN_FORMAT)
-        starts = json.loads(config.get("start.offsets") or "{}")
-        owned: list[tuple[str, int, int | None]] = []
-        owned += [(topic, partition, None) for topic, partition in json.loads(config.get(PARTITIONS_KEY, "[]"))]
-        owned += [tuple(each) for each in json.loads(config.get(BACK_KEY, "[]"))]
-        for topic, partition, back in owned:
-            is_back, target = back is not None, target_topic(template, topic)
-            place = ("target", target, partition) if is_back else (None, topic, partition)
-            offset, stored_ms = stored.get(place, nothing)
-            mirrored, _ = stored.get((None, topic, partition), nothing)
-            start = starts.get(topic, {}).get(str(partition))
-            row = PartitionProgress(
-                TopicPartition(topic, partition),
-                target,
-                TaskId(name, number),
-                is_back,
-                # A position in the target's log may be that of an earlier turn.
-                position=max(offset.get("offset", 0), back) if back is not None else offset.get("offset", start),
-                records=mirrored.get("records", 0),
-                size_bytes=mirrored.get("bytes", 0),
-                stored_ms=stored_ms,
-            )
-            found.append(row)
+        task = TaskId(name, number)
+        forward, back = (json.loads(config.get(key, "[]")) for key in (PARTITIONS_KEY, BACK_KEY))
+        found += [_progress(TopicPartition(*each), task, config, stored) for each in forward]
+        found += [_progress(TopicPartition(*each[:2]), task, config, stored, each[2]) for each in back]
     return sorted(found)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol, TypeAlias
 
 from kiel_groups.config import parse_hosts
 from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 #: How the names of the topics begin that mirrors keep on a target.
@@ -208,6 +209,12 @@ class WriterSettings(NamedTuple):
     dead_letter_topic: str
     #: The limits of each topic of the target. A topic that is not named has none.
     limits: Mapping[str, TopicLimits] = {}
+
+
+def is_mirrored(topic: str, patterns: Iterable[str]) -> bool:
+    """Return whether a mirror of these names, which may have the wildcards ``*`` and ``?``, copies a topic."""
+    is_own = topic.startswith(OWN_TOPICS) or topic in INTERNAL_TOPICS
+    return not is_own and any(fnmatchcase(topic, pattern.strip()) for pattern in patterns)
 
 
 def target_topic(template: str, topic: str) -> str:

@@ -235,6 +235,13 @@ async def test_one_command_mirrors_topics(
     found = [(each["position"], each["lag"], each["checkpoint"]) for each in json.loads(document.stdout)["partitions"]]
     assert found == [*[(500, 0, 500)] * PARTITIONS, (7, 0, 7)]
 
+    # The source gets a partition while no process runs, so no task has it.
+    await asyncio.to_thread(topics.grow, pair.topic, PARTITIONS + 2)
+    async with Producer(pair.source.brokers) as producer:
+        await producer.produce(pair.topic, b"new", partition=PARTITIONS + 1)
+    found = json.loads((await here("status", *place, "--json")).stdout)
+    assert ([each["task"] for each in found["partitions"] if each["lag"]], found["lag"]) == ([None], 1)
+
     # A start that waits for records which no worker copies, for as long as their topic may come.
     runs = list[mirror_run.MirrorRun]()
     monkeypatch.setattr(mirror_run.MirrorRun, "run", lambda self: runs.append(self) or 0)

@@ -72,7 +72,7 @@ class MirrorClusters(NamedTuple):
         from kiel_groups.errors import CoordinationError, UnknownConnectorError
         from kiel_groups.mirror.mirror_view import read_mirror
 
-        found = read_mirror(self.source, self.group, self.name, timeout_s=SERVER_WAIT_S)
+        found = read_mirror(self.source, self.group, self.name, timeout_s=SERVER_WAIT_S, with_new=True)
         if found.connector is None and (closed := found.group.closed):
             raise CoordinationError(f"group {self.group}: an ACL denies reading {some(closed)}")
         if found.connector is None:

@@ -174,7 +174,8 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
 def _row(each: PartitionProgress, now_ms: int) -> tuple[str, ...]:
     position, lag = ("-" if number is None else f"{number:,}" for number in (each.position, each.lag))
     target = f"{each.target} (back)" if each.is_back else each.target
-    return str(each.partition), target, position, lag, ago(each.stored_ms, now_ms), str(each.task.task)
+    task = "-" if each.task is None else str(each.task.task)
+    return str(each.partition), target, position, lag, ago(each.stored_ms, now_ms), task
 
 
 def mirror_document(view: MirrorView) -> dict[str, Any]:
@@ -198,7 +199,7 @@ def mirror_document(view: MirrorView) -> dict[str, Any]:
                 "partition": each.partition.partition,
                 "target": each.target,
                 "direction": "back" if each.is_back else "forward",
-                "task": each.task.task,
+                "task": None if each.task is None else each.task.task,
                 "position": each.position,
                 "start": each.start,
                 "end": each.end,
