@@ -173,8 +173,8 @@ def plan_topics(topics: Iterable[MirroredTopic], claims: Mapping[str, Claim], pr
             if count > topic.partitions:
                 problems[topic.source] = (
                     f"the target topic {topic.target} has {counted(count, 'partition')}, and the source topic"
-                    f" {topic.source}, which it is copied back to, has {topic.partitions}; the records of the others wait:"
-                    " add partitions on the source"
+                    f" {topic.source}, which it is copied back to, has {topic.partitions}; the records of the others"
+                    " wait: add partitions on the source"
                 )
         elif count < topic.partitions:
             moves = ", after which keys have other partitions there" if topic.hashed_partitions else ""
