@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "records after one that is refused are written with it",
         "mirror/writer.py",
-        "        if not self._divides:\n            yield batches\n",
+        "        if self._settings.is_exactly_once:\n            yield batches\n",
         "        if True:\n            yield batches\n",
         "tests/unit/mirror/test_writer.py",
     ),
