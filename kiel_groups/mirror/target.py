@@ -285,7 +285,8 @@ class TargetCluster:
             )
         for topic in topics:
             if topic.source not in refused:
-                log.info("the target topic %s has %d partitions now, as the source", topic.target, topic.partitions)
+                count = counted(topic.partitions, "partition")
+                log.info("the target topic %s has %s now, as on the source", topic.target, count)
         return refused
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:

@@ -20,7 +20,7 @@ from kiel_groups.mirror.values import (
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import SingleConsumer
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 
 #: How many problems a status shows. The log has all of them.
 _MOST_SHOWN = 3
@@ -172,15 +172,15 @@ def plan_topics(topics: Iterable[MirroredTopic], claims: Mapping[str, Claim], pr
             starts[topic.source] = claim.starts
             if count > topic.partitions:
                 problems[topic.source] = (
-                    f"the target topic {topic.target} has {count} partitions, and the source topic {topic.source},"
-                    f" which it is copied back to, has {topic.partitions}; the records of the others wait: add"
-                    " partitions on the source"
+                    f"the target topic {topic.target} has {counted(count, 'partition')}, and the source topic"
+                    f" {topic.source}, which it is copied back to, has {topic.partitions}; the records of the others"
+                    " wait: add partitions on the source"
                 )
         elif count < topic.partitions:
             moves = ", after which keys have other partitions there" if topic.hashed_partitions else ""
             problems[topic.source] = (
-                f"the target topic {topic.target} has {count} partitions, and {topic.source} on the source has"
-                f" {topic.partitions}; the records of the others wait: add partitions on the target{moves}"
+                f"the target topic {topic.target} has {counted(count, 'partition')}, and {topic.source} on the source"
+                f" has {topic.partitions}; the records of the others wait: add partitions on the target{moves}"
             )
         moving.append(topic._replace(partitions=min(topic.partitions, count)))
     return TopicsPlan(moving, starts, stopped, problems)

@@ -13,6 +13,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.wording import counted
 
 #: How the names of the topics begin that mirrors keep on a target.
 OWN_TOPICS = "kiel-mirror-"
@@ -343,8 +344,8 @@ def _size_problem(topic: MirroredTopic, present: int) -> str:
     if 0 < present < topic.target_partitions:
         asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
         return (
-            f"the target topic {topic.target} has {present} partitions, and {asked} {topic.target_partitions}; expected"
-            " at least as many: add partitions on the target"
+            f"the target topic {topic.target} has {counted(present, 'partition')}, and {asked}"
+            f" {topic.target_partitions}; expected at least as many: add partitions on the target"
         )
     return ""
 

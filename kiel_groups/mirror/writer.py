@@ -136,8 +136,6 @@ class TargetWriter:
         self._known: frozenset[TopicPartition] = frozenset()
         #: The partitions of the source whose partitions on the target the producer knows.
         self._reached: set[TopicPartition] = set()
-        #: Whether a record that the target may refuse is written after the records before it are stored.
-        self._divides = not (settings.is_exactly_once or settings.dead_letter_topic)
         #: The batches, or the parts of batches, that the last call of ``write`` has stored, even if it has failed.
         self.written: list[SourceBatch] = []
         #: How many checkpoints of each partition this writer has written.
@@ -263,10 +261,10 @@ class TargetWriter:
         Yield the batches as they are written together.
 
         A record that the target may refuse for its size would fail the task after the other records of its batch are
-        stored, and each restart would write these once more. So it is a part of its own, after all records before it.
-        Transactions leave nothing, and a dead letter fails no task.
+        stored, and each restart would write these once more. So it is a part of its own, after all records before it. A
+        transaction that fails leaves nothing.
         """
-        if not self._divides:
+        if self._settings.is_exactly_once:
             yield batches
             return
         for at, parts in enumerate(zip_longest(*map(self._divided, batches))):
@@ -378,6 +376,11 @@ class TargetWriter:
                 self._send_checkpoint([*partition, slot], dict(zip(("source", "target"), beginning, strict=True)))
         for batch in batches:
             self._bury(batch)
+        if self._refused and not self._settings.is_exactly_once:
+            # A checkpoint after a dead letter that is refused would skip the record if exactly.once is set later.
+            self._flush()
+            self._check_errors()
+        for batch in batches:
             self._checkpoint(batch)
         self._flush()
         if self._settings.is_exactly_once and not self._errors:
@@ -460,8 +463,8 @@ class TargetWriter:
         if settings.has_headers:
             for offset, message in zip(columns.offsets, messages, strict=True):
                 message["headers"] = _source_headers(partition, offset)
-        # Else, a large record is a part of its own.
-        if not self._divides or len(columns) == 1:
+        # At least once, a large record is a part of its own.
+        if settings.is_exactly_once or len(columns) == 1:
             for row in self._large_rows(columns, batch.topic):
                 # If the target refuses the record, its offset has to be known.
                 messages[row]["callback"] = partial(self._done, (partition, columns.offsets[row]))

@@ -209,6 +209,13 @@ async def test_one_command_mirrors_topics(
         await pair.fill(300, 400)
         await pair.mirrored(400)
         await asyncio.to_thread(topics.grow, pair.topic, PARTITIONS + 1)
+
+        async def has_grown() -> bool:
+            assert running.process.poll() is None, running.errors
+            return (await asyncio.to_thread(target.partitions))[copy] > PARTITIONS
+
+        # Then brokers of the source know the partition, too.
+        await eventually(has_grown, "the growth of the target topic", 60.0)
         async with Producer(pair.source.brokers) as producer:
             values = [value_of(number) for number in range(7)]
             await producer.produce_many(pair.topic, values, [*map(key_of, range(7))], PARTITIONS)

@@ -12,14 +12,14 @@ MUTANTS = (
         "mirror/task.py",
         "            self._consumer.seek(partition, found[partition][0].first_offset)\n",
         "            pass\n",
-        "tests/unit/mirror/test_mirror_connector.py",
+        "tests/unit/mirror/test_mirror_task.py",
     ),
     Mutant(
         "a task copies a topic to the target after its turn",
         "mirror/task.py",
         "        return {partition: columns for partition, columns in found.items() if partition not in stopped}\n",
         "        return dict(found)\n",
-        "tests/unit/mirror/test_mirror_connector.py",
+        "tests/unit/mirror/test_mirror_task.py",
     ),
     Mutant(
         "a task does not read a claim that has changed",
@@ -75,7 +75,7 @@ MUTANTS = (
         "mirror/task.py",
         "                begun[partition] = resumed[0]\n",
         "                pass\n",
-        "tests/unit/mirror/test_mirror_connector.py",
+        "tests/unit/mirror/test_mirror_task.py",
     ),
     Mutant(
         "records that the mirror has written are copied back",
@@ -89,7 +89,7 @@ MUTANTS = (
         "mirror/task.py",
         "            if offset < (position := self._next.get(partition, 0)):\n",
         "            if offset < (position := self._next.get(partition, 0)) < 0:\n",
-        "tests/unit/mirror/test_mirror_connector.py",
+        "tests/unit/mirror/test_mirror_task.py",
     ),
     Mutant(
         "a topic that has grown on the source does not grow on the target",
@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "records after one that is refused are written with it",
         "mirror/writer.py",
-        "        if not self._divides:\n            yield batches\n",
+        "        if self._settings.is_exactly_once:\n            yield batches\n",
         "        if True:\n            yield batches\n",
         "tests/unit/mirror/test_writer.py",
     ),

@@ -195,20 +195,23 @@ def test_a_record_that_no_topic_takes_fails_the_writer(
 
 
 @pytest.mark.parametrize("limit", [LIMIT, 10_000], ids=["refused", "taken"])
-def test_a_record_that_may_be_refused_is_written_alone(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dead", ["", "dead"], ids=["no dead letters", "dead letters"])
+def test_a_record_that_may_be_refused_is_written_alone(limit: int, dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     At least once, the records before it are stored, with their checkpoint, and those after it are not written. So no
     restart writes a record again. If the topic takes the record, the order is kept.
     """
-    monkeypatch.setattr(FakeProducer, "limits", {"copy": limit})
-    writer, producer = writer_of(FakeTarget(None, [1], [2], [3], [4], [5]), exactly_once=False, dead="")
+    monkeypatch.setattr(FakeProducer, "limits", {"copy": limit, "dead": LIMIT})
+    writer, producer = writer_of(FakeTarget(None, [1], [2], [3], [4], [5]), exactly_once=False, dead=dead)
     batches = [batch(4, 10, 500, 20, 300, 30)]
     if limit == LIMIT:
-        with pytest.raises(KielGroupsError, match=r"refuses to store the record at offset 5 of a:3: .*too large"):
+        text = r"refuses to store the record at offset 5 of a:3: .*too large"
+        text = "the topic of dead letters does not take the record: .*too large" if dead else text
+        with pytest.raises(KielGroupsError, match=text):
             writer.write(batches)
         assert [each.next_offset for each in writer.written] == [5]
         assert [each["source"] for each in checkpoints(producer)] == [5]
-        with pytest.raises(KielGroupsError, match="offset 5 of a:3"):
+        with pytest.raises(KielGroupsError, match=text):
             writer.write([batch(5, 500, 20, 300, 30)])
         assert writer.written == []
         assert [len(value or b"") for value in producer.written["copy"]] == [10]
