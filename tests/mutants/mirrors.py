@@ -51,10 +51,10 @@ MUTANTS = (
     ),
     Mutant(
         "records of an open transaction of the target count as none",
-        "mirror/reversal.py",
-        "    if stable >= end > position and",
-        "    if end > position and",
-        "tests/unit/mirror/test_reversal.py",
+        "mirror/target.py",
+        "if stable[partition] < end}",
+        "if stable[partition] < 0}",
+        "tests/unit/mirror/test_target_faults.py",
     ),
     Mutant(
         "a topic is turned although a task may write its records again",

@@ -284,8 +284,9 @@ def status(lines: Lines, /, *, clusters: MirrorClusters, as_json: bool) -> int:
     """
     Show how far a mirror is: its positions, its lag, its checkpoints, and its tasks.
 
-    The positions are those in the source's ZooKeeper. --json also has the last checkpoints on the target, and a
-    checkpoint before its position is a problem. The exit status is 1 if there is a problem, such as a failed task, or a
+    The positions are those in the source's ZooKeeper. The target is asked for topics that were turned round, and how
+    much of them is left to copy back. --json also has the last checkpoints on the target, and a checkpoint before its
+    position is a problem. The exit status is 1 if there is a problem, such as a failed task, or a
     cluster that does not answer. A mirror that no process runs is none.
     """
     from kiel_groups.cli.terminal.mirror_report import mirror_document, mirror_problems, mirror_report

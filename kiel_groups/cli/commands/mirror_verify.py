@@ -51,7 +51,8 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: Sequence[str], 
 
     The command reads both clusters, and compares keys and values by checksums, and record by record where these differ.
     It prints each range of offsets that differs: missing, doubled, changed, out of order, or not of the source. The
-    mirror may be running: records that it has not mirrored yet are counted apart.
+    mirror may be running: records that it has not mirrored yet are counted apart. A topic that 'mirror reverse' has
+    turned is compared in part; one line says from which offset on, or up to which.
 
     The exit status is 1 if nothing explains a difference. Dead letters explain missing records, and a restart explains
     doubled ones unless the mirror writes exactly once. What one side has deleted, by its retention, is not compared.

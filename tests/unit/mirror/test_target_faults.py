@@ -7,11 +7,11 @@ librdkafka's mock cluster answers with the errors.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
-from itertools import count
+from itertools import count, repeat
 from threading import Timer
 from types import SimpleNamespace
 
@@ -325,6 +325,25 @@ def test_a_transaction_without_the_right_to_write_is_refused_as_a_whole(kafka: M
     refused = partial(kafka.refuse, ADD_PARTITIONS, KafkaError.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(KielGroupsError, match=r"refuses to write: .*Topic authorization failed"):
         written(kafka, RecordingTaskContext(), exactly_once=True, fault=refused)
+
+
+def test_markers_are_no_records() -> None:
+    """Between two offsets, only a committed record counts, or an open transaction, which may still be committed."""
+    target, asked = TargetCluster({"bootstrap.servers": "new:9092"}), list[int]()
+    stable, firsts = {0: 10, 1: 9, 2: 12, 3: 10}, {0: 7, 2: 11}
+
+    def messages(starts: Mapping[TopicPartition, int], *, only_first: bool) -> Iterator[SimpleNamespace]:
+        assert only_first
+        asked.extend(each.partition for each in starts)
+        for topic, number in starts:
+            if number in firsts:
+                found = {"topic": topic, "partition": number, "offset": firsts[number]}
+                yield SimpleNamespace(**{name: repeat(value).__next__ for name, value in found.items()})
+
+    vars(target).update(stable_ends=lambda found: [stable[each.partition] for each in found], _messages=messages)
+    ranges = {TopicPartition("a", number): (5, 10) for number in stable} | {TopicPartition("a", 4): (10, 10)}
+    assert {each.partition for each in target.with_records(ranges)} == {0, 1}
+    assert asked == [0, 2, 3]
 
 
 def test_a_topic_is_not_copied_to_itself() -> None:
