@@ -95,7 +95,9 @@ async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:
     """The worker and the service expose the metrics of the page, and the console shows the topics."""
     own = await exposed(worker_url.rstrip("/"), "kiel_mirror_records_per_second")
     async with served(pair.source, interval_s=1) as url:
-        names_in_files(await exposed(url, *(name for name in own if name.startswith("kiel_mirror_"))), of_mirrors=True)
+        found = await exposed(url, *(name for name in own if name.startswith("kiel_mirror_")))
+        # A topic that was turned round has one more.
+        names_in_files([*found, "kiel_mirror_records_copied_back"], of_mirrors=True)
 
         async def answer(path: str) -> str:
             return (await AsyncHTTPClient().fetch(f"{url}{path}")).body.decode()
