@@ -140,8 +140,8 @@ class BackCopier:
         ]
 
     def _left(self, partition: TopicPartition) -> int | None:
-        """Return how many offsets of a partition of the target are not copied, or None if that is not known yet."""
-        if partition in self._ended:
+        """Return how many offsets of a partition of the target are left to copy, or None if that is not known yet."""
+        if partition in self._ended or partition.topic in self._turned:
             return 0
         # As of the last answer of the target.
         _, end = self._consumer.get_watermark_offsets(TargetPartition(*partition), cached=True)
