@@ -19,6 +19,7 @@ from kiel_groups.mirror.comparison import (
     DELETED,
     TURNED,
     UNLIKE,
+    WAITING,
     Beginning,
     Comparison,
     PartitionComparison,
@@ -191,21 +192,24 @@ class MirrorVerification:
         self, topic: str, partitions: Sequence[_Partition], source: SingleConsumer
     ) -> PartitionComparison:
         """Compare the number and the sum of the records of a topic whose keys are hashed anew."""
-        first, sums = partitions[0], [[0, 0], [0, 0]]
+        first, sums, waiting = partitions[0], [[0, 0], [0, 0]], 0
         for each in partitions:
-            end = min(each.source_log[1], each.mirrored.position if each.mirrored else 0)
-            for records in self._of_source(source, each.partition, each.source_log[0], end):
+            start, end = _cut(each.source_log, each.mirrored.position if each.mirrored else 0)
+            waiting += each.source_log[1] - end
+            for records in self._of_source(source, each.partition, start, end):
                 pairs = zip(records.offsets, records.digests, strict=True)
                 _add(sums[0], [digest for offset, digest in pairs if offset not in each.dead_letters])
         for number, (start, end) in first.target_logs.items():
             for records in self._of_target(first.target, number, start, end):
                 _add(sums[1], records.digests)
         (count, total), (other, other_total) = sums
-        result = PartitionComparison(model.TopicPartition(topic, ALL), first.target, records=(count, other))
+        result = PartitionComparison(model.TopicPartition(topic, ALL), first.target, records=(count + waiting, other))
         if (count, total) == (other, other_total):
             result.equal = count
         else:
             result.add_range(UNLIKE, None, None, max(1, abs(count - other)))
+        if waiting:
+            result.counts[WAITING] = waiting
         return result
 
     def _of_source(

@@ -176,10 +176,11 @@ def _range_document(offsets: tuple[int, int] | None) -> dict[str, int] | None:
 
 
 def _range_text(each: PartitionComparison, difference: Difference) -> str:
-    from kiel_groups.mirror.comparison import ALL
+    from kiel_groups.mirror.comparison import ALL, WAITING
 
     if each.partition.partition == ALL:
-        counts = f"{counted(each.records[0], 'record')} on the source, {each.records[1]:,} on the target"
+        mirrored = each.records[0] - each.counts[WAITING]
+        counts = f"{counted(mirrored, 'record')} on the source, {each.records[1]:,} on the target"
         return f"its keys are hashed anew, and the records of all partitions together differ: {counts}"
     places = _places(difference.source, difference.target)
     return f"{each.partition} {difference.kind}: {counted(difference.records, 'record')}, {places}"

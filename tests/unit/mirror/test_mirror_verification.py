@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from kiel_groups.mirror.checkpoints import MirroredPartition
-from kiel_groups.mirror.mirror_verification import MirrorVerification
+from kiel_groups.mirror.comparison import WAITING, Records
+from kiel_groups.mirror.mirror_verification import MirrorVerification, _Partition
 from kiel_groups.mirror.values import BACK, FORWARD, RETURNING, STOPPED, Claim
 from kiel_groups.model import TopicPartition
 
@@ -42,3 +43,21 @@ def test_records_that_are_copied_back_are_not_compared(direction: str, source_en
     (found,) = verification._partitions(source, {"a": ("copy", claim._replace(starts=(), resumes=(3,)))})
     assert found.target_logs == {0: (0, target_end if target_end == 20 else 0)}
     assert found.part.startswith("only records") is True
+
+
+def test_what_is_not_mirrored_of_a_topic_with_hashed_keys_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what a mirror is behind nor a partition that waits is left out of the verdict."""
+
+    def read(_: MirrorVerification, *arguments: Any) -> list[Records]:
+        start, end = arguments[-2:]
+        return [Records(range(start, end), [b"digest"] * (end - start))]
+
+    for name in ("_of_source", "_of_target"):
+        monkeypatch.setattr(MirrorVerification, name, read)
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    behind = _Partition(first, "copy", (1, 5), {0: (0, 2)}, MirroredPartition(3, (), is_hashed=True), (), False, 0, "")
+    new = _Partition(second, "copy", (0, 5), {0: (0, 2)}, None, (), False, 0, "")
+    source: Any = None
+    found = MirrorVerification("old:9092", source, "m")._compare_hashed("a", [behind, new], source)
+    assert (found.records, found.equal, dict(found.counts)) == ((9, 2), 2, {WAITING: 7})
+    assert not found.unexplained(is_exactly_once=True)
