@@ -442,10 +442,12 @@ class MirrorTask(SourceTask):
                 f" {at}: records would be written again; restore the checkpoints, or mirror to other topics by a"
                 " connector of another name"
             )
-        for partition, before in stored.items():
+        first_offsets = {each: at for writer in self._writers.values() for each, at in writer.first_offsets.items()}
+        for partition, position in found.items():
             # The records of transactions after the last stored offset; the size of these records is not known.
-            records, size = self._counts[partition]
-            self._counts[partition] = records + found[partition] - before, size
+            records, size = self._counts.get(partition, (0, 0))
+            before = stored.get(partition, first_offsets.get(partition, position))
+            self._counts[partition] = records + position - before, size
         # Such a partition may get no record soon, and would show a lag.
         self._begun = [self._position(*each) for each in found.items() if each[1] != stored.get(each[0])]
         return found

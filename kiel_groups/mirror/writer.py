@@ -134,6 +134,8 @@ class TargetWriter:
         self._beginnings: dict[TopicPartition, tuple[int, int] | None] = {}
         #: The partitions that had checkpoints at the start of the task.
         self._known: frozenset[TopicPartition] = frozenset()
+        #: The source offset of the first checkpoint of each of these partitions.
+        self.first_offsets: dict[TopicPartition, int] = {}
         #: The partitions of the source whose partitions on the target the producer knows.
         self._reached: set[TopicPartition] = set()
         #: The batches, or the parts of batches, that the last call of ``write`` has stored, even if it has failed.
@@ -195,6 +197,9 @@ class TargetWriter:
         """
         found = parse_checkpoints(self._target.read(self._checkpoints_topic, self._number))
         self._known, self._reached = frozenset(found), set(found)
+        self.first_offsets = {
+            each: mirrored.checkpoints[0].source for each, mirrored in found.items() if mirrored.checkpoints
+        }
         for partition, mirrored in found.items():
             for checkpoint in mirrored.checkpoints:
                 for number, end in checkpoint.targets.items():

@@ -117,6 +117,7 @@ class FakeWriter:
         self.error, self._positions = error, positions
         self.written: list[SourceBatch] = []
         self.begun: dict[TopicPartition, tuple[int, int] | None] = {}
+        self.first_offsets = dict.fromkeys(positions, 2)
 
     def begin(self, beginnings: Mapping[TopicPartition, tuple[int, int] | None]) -> None:
         self.begun |= beginnings
@@ -333,6 +334,10 @@ def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicParti
     task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), FakeWriter(), context=context)
     assert task._positions(context) == {FIRST: 8}
     assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 8, "records": 1, "bytes": 0})]
+    # The same, before it has stored any position.
+    task = task_of(FakeConsumer(), FakeWriter(positions={SECOND: 8, FIRST: 8}), FakeWriter(), context=context)
+    assert task._positions(context) == {FIRST: 8, SECOND: 8}
+    assert task._counts == {FIRST: (1, 0), SECOND: (6, 0)}
 
 
 def test_a_mirror_does_not_continue_on_another_target() -> None:
