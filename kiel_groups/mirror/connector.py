@@ -82,7 +82,7 @@ class MirrorConnector(SourceConnector):
             must_move: Whether each topic must be copied in some direction.
 
         Returns:
-            The number of partitions of each topic to mirror.
+            The number of partitions of each topic to mirror, without topics that are copied back.
 
         Raises:
             ConfigError: A setting is wrong, or claims or topics of the target are in the way.
@@ -102,7 +102,8 @@ class MirrorConnector(SourceConnector):
         for topic in topics if must_move else ():
             if (claim := claims.get(topic.target)) and (stop := INTERRUPTED.get(claim.direction)):
                 raise KielGroupsError(f"the topic {topic.source} {stop}")
-        return dict(found.partitions)
+        back = {claim.topic for claim in claims.values() if claim.mirror == name and claim.direction == BACK}
+        return {topic: count for topic, count in found.partitions.items() if topic not in back}
 
     def task_configs(self, most: int) -> Sequence[Mapping[str, str]]:
         began_s, pause_s = time.monotonic(), 1

@@ -29,7 +29,8 @@ class MirrorProgress:
 
     Args:
         first: The view at the start of the run.
-        logs: The logs of the source at the start of the run, or None if the run does not end at their ends.
+        logs: The logs of the source at the start of the run, without topics that were copied back then; or None if the
+            run does not end at their ends.
     """
 
     def __init__(self, first: MirrorView, logs: Logs | None) -> None:
@@ -70,12 +71,16 @@ class MirrorProgress:
         if self._logs is None:
             return None
         known = {each.partition: each for each in self.last.partitions}
-        starts = self._logs.starts
-        lags = [
-            known[each].behind(end) if each in known else end - starts.get(each, 0)
-            for each, end in self._logs.ends.items()
-            if each not in known or not known[each].is_back
-        ]
+        starts, lags = self._logs.starts, list[int | None]()
+        for partition, end in self._logs.ends.items():
+            if (row := known.get(partition)) is None:
+                lags.append(end - starts.get(partition, 0))
+                continue
+            if row.is_back:
+                # Its topic was turned round after it was mirrored; or it was turned forward before the run, and its
+                # task is that of an earlier run.
+                row = row._replace(position=self.last.stored.get((None, *partition)))
+            lags.append(row.behind(end))
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
     @property

@@ -49,7 +49,7 @@ class MirrorRun:
         worker: The settings of the worker.
         first: The mirror as it was before the run.
         logs: The logs of the source, at whose ends the run ends, or None for a run without an end.
-        check: Checks both clusters, as before the run, and returns the topics of the mirror.
+        check: Checks both clusters, as before the run, and returns the topics that are copied to the target.
         lines: Prints the progress if no bar can be shown.
         quiet: Whether to show neither progress nor summary.
         metrics_port: The port for Prometheus, or None.
@@ -178,7 +178,8 @@ class MirrorRun:
             if error.retriable:
                 return
             raise KielGroupsError(f"the mirror cannot catch up any more: {error}") from error
-        if gone := sorted({partition.topic for partition in logs.ends} - set(topics)):
+        back = {each.partition.topic for each in view.partitions if each.is_back}
+        if gone := sorted({partition.topic for partition in logs.ends} - set(topics) - back):
             raise KielGroupsError(f"the mirror cannot catch up any more: the source has no topic {some(gone)}")
         status = view.group.statuses.get(ConnectorId(view.name))
         if status is not None and status.problem:
