@@ -88,8 +88,8 @@ class MirrorRun:
         finally:
             took_s = time.monotonic() - began_s
             try:
-                # Only now, the tasks have stored their last positions.
-                progress.add(self._read())
+                # Only now, the tasks have stored their last positions. What waits has no task, and is behind as well.
+                progress.add(self._read(with_new=True))
             except KielGroupsError as error:
                 self.lines.say("warning", f"the last positions of the mirror are not known: {error}")
             if progress.last.partitions and not self.quiet:
@@ -202,9 +202,9 @@ class MirrorRun:
                 warned.add(work)
                 self.lines.say("warning", f"{work} failed in the process at {status.worker}: {cause}")
 
-    def _read(self) -> MirrorView:
+    def _read(self, *, with_new: bool = False) -> MirrorView:
         clusters = self.clusters
-        return read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S)
+        return read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S, with_new=with_new)
 
 
 def check_same(name: str, stored: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -50,6 +50,8 @@ CONFIG = {
     "source.bootstrap.servers": "old:9092",
     "target.bootstrap.servers": "new:9092",
 }
+#: The method that a fixture replaces.
+RUN = mirror_run.MirrorRun.run
 RUNNING = WorkStatus(WorkState.RUNNING, "h:1")
 FAILED = WorkStatus(WorkState.FAILED, "h:1", "Traceback\n  x\nkiel_groups.errors.KielGroupsError: it is broken")
 
@@ -361,6 +363,26 @@ def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
         following = replace(runs[0], check=check)._follow(cast("Any", SimpleNamespace(url="")), progress, str)
         with pytest.raises(KielGroupsError, match=f"^the mirror cannot catch up any more: {text}$"):
             asyncio.run(following)
+
+
+def test_the_last_line_of_a_run_has_what_waits(
+    runs: list[mirror_run.MirrorRun], command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A partition without a task, which the target may refuse to add, is behind as well."""
+    command(*START)
+
+    def read(*_: object, with_new: bool = False, **__: object) -> MirrorView:
+        view = mirror()
+        waiting = PartitionProgress(TopicPartition("a", 1), "a", None, start=0, end=5)
+        return replace(view, partitions=(*view.partitions, waiting)) if with_new else view
+
+    async def ended(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(mirror_run, "read_mirror", read)
+    monkeypatch.setattr(mirror_run.MirrorRun, "_run", ended)
+    assert RUN(runs[0]) == 0
+    assert capsys.readouterr().out.endswith("7 records behind, where the next start continues\n")
 
 
 def test_a_lost_checkpoint_is_a_problem() -> None:
