@@ -133,6 +133,7 @@ async def test_a_minority_does_not_serve_until_there_is_a_quorum(ensemble: ZooKe
     assert read(remaining.hosts, path) == b"kept"
 
 
+@pytest.mark.slow
 async def test_every_restarted_server_keeps_its_port_and_data(ensemble: ZooKeeperEnsemble, unique: Unique) -> None:
     """The servers restart one after another, then all at once. A wiped server gets its data from the others."""
     path = f"/{unique('znode')}"

@@ -337,6 +337,7 @@ _WRITES = (
 )
 
 
+@pytest.mark.slow
 def test_commands(
     cluster_39: Cluster,
     unique: Unique,

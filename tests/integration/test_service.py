@@ -223,37 +223,37 @@ async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique)
             assert (live.status, "stop them first" in live.document["message"]) == (400, True)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "status", "words"),
-    [
-        ("GET", "/groups/none", None, 404, "group 'none' does not exist"),
-        ("GET", "/groups/%2e%2e%2fbrokers", None, 404, "does not exist"),
-        ("POST", "/groups/none/offsets/reset", {"to": "earliest"}, 400, "topics: missing"),
-        ("POST", "/groups/none/offsets/reset", {"topics": ["a/b"], "to": "earliest"}, 400, "'a/b' is not a legal name"),
-        ("POST", "/groups/none/offsets/reset", {"topics": None, "to": "begin"}, 400, "to: 'begin' given; expected one"),
-        ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "'1 week' given"),
-        ("POST", "/groups/none/drain", {}, 400, "member: missing; expected a member or a host"),
-        ("POST", "/groups/none/drain", {"host": "h", "now": True}, 400, "the body has 'now'"),
-        ("POST", "/groups/..%2f..%2fbrokers/rebalance", {}, 404, "does not exist"),
-        ("PATCH", "/groups/none/config", {"settings": []}, 400, "settings: expected an object"),
-        ("DELETE", "/groups/none", None, 404, "does not exist"),
-        ("GET", "/groups/none/plan?x=1", None, 404, "does not exist"),
-    ],
+#: Requests that are mistakes, each with the status of its answer, and words of the answer.
+MISTAKES: tuple[tuple[str, str, object, int, str], ...] = (
+    ("GET", "/groups/none", None, 404, "group 'none' does not exist"),
+    ("GET", "/groups/%2e%2e%2fbrokers", None, 404, "does not exist"),
+    ("POST", "/groups/none/offsets/reset", {"to": "earliest"}, 400, "topics: missing"),
+    ("POST", "/groups/none/offsets/reset", {"topics": ["a/b"], "to": "earliest"}, 400, "'a/b' is not a legal name"),
+    ("POST", "/groups/none/offsets/reset", {"topics": None, "to": "begin"}, 400, "to: 'begin' given; expected one"),
+    ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "'1 week' given"),
+    ("POST", "/groups/none/drain", {}, 400, "member: missing; expected a member or a host"),
+    ("POST", "/groups/none/drain", {"host": "h", "now": True}, 400, "the body has 'now'"),
+    ("POST", "/groups/..%2f..%2fbrokers/rebalance", {}, 404, "does not exist"),
+    ("PATCH", "/groups/none/config", {"settings": []}, 400, "settings: expected an object"),
+    ("DELETE", "/groups/none", None, 404, "does not exist"),
+    ("GET", "/groups/none/plan?x=1", None, 404, "does not exist"),
 )
-async def test_mistakes(fresh_cluster: Cluster, method: str, path: str, body: object, status: int, words: str) -> None:
+
+
+async def test_mistakes(fresh_cluster: Cluster) -> None:
     """A mistake of a client is answered with its reason; a path leads to no znode but those of groups."""
     async with serving(in_zookeeper(fresh_cluster)) as url:
-        got = await changing(f"{url}{path}", method, body)
-        assert (got.status, words in got.document["message"]) == (status, True), got.document
+        for method, path, body, status, words in MISTAKES:
+            got = await changing(f"{url}{path}", method, body)
+            assert (got.status, words in got.document["message"]) == (status, True), (path, body, got.document)
 
 
-@pytest.mark.parametrize(
-    ("headers", "token", "status"), [(JSON, TOKEN, 401), (JSON, "", 403), (WITH_TOKEN, TOKEN, 404)]
-)
-async def test_changes_need_a_token(fresh_cluster: Cluster, headers: dict[str, str], token: str, status: int) -> None:
+@pytest.mark.parametrize(("token", "statuses"), [(TOKEN, {401: JSON, 404: WITH_TOKEN}), ("", {403: JSON})])
+async def test_changes_need_a_token(fresh_cluster: Cluster, token: str, statuses: dict[int, dict[str, str]]) -> None:
     """Without the token, or if the service has none, nothing is changed."""
     async with serving(in_zookeeper(fresh_cluster), token=token) as url:
-        assert (await ask(f"{url}/groups/none/rebalance", "POST", {}, headers)).status == status
+        for status, headers in statuses.items():
+            assert (await ask(f"{url}/groups/none/rebalance", "POST", {}, headers)).status == status
         assert (await ask(f"{url}/groups")).status == 200
 
 

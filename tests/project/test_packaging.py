@@ -119,6 +119,7 @@ def test_the_wheel_has_every_module_and_data_file(built: Built) -> None:
     assert len(compiled) in (0, len(COMPILED))
 
 
+@pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment(built: Built, tmp_path: Path) -> None:
     """
     In an environment with only the declared requirements, all modules of the wheel can be imported that need no extra,

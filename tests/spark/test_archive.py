@@ -275,6 +275,7 @@ def test_a_folder_that_spark_cannot_use_gives_one_line(spark: SparkSession, tmp_
 # ---------------------------------------------------------------------- topics that fail
 
 
+@pytest.mark.slow
 def test_a_failing_topic_does_not_stop_the_others(
     spark: SparkSession, cluster_39: Cluster, unique: Unique, tmp_path: Path
 ) -> None:
