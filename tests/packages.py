@@ -51,26 +51,24 @@ batch = RecordColumns(TopicPartition("t", 0), 0, columns, range(1)).to_pyarrow()
 assert batch.to_pylist() == [{"offset": 7, "key": b"key", "value": b"value"}]
 """,
     "gssapi": """
-import os, tempfile
-from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+import tempfile
+from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.zookeeper.security import security_of
 with tempfile.NamedTemporaryFile("w") as file:
     print("[zookeeper]\\nsasl-mechanism = 'GSSAPI'", file=file, flush=True)
-    os.environ[SECURITY_VARIABLE] = file.name
-    assert security_of(ZooKeeperConfig.parse("z")).sasl_options["mechanism"] == "GSSAPI"
+    assert security_of(ZooKeeperConfig.parse("z", security=file.name)).sasl_options["mechanism"] == "GSSAPI"
 """,
     "mirror": """
 from kiel_groups.mirror.connector import open_target
 assert open_target({"bootstrap.servers": "127.0.0.1:1"}).servers == "127.0.0.1:1"
 """,
     "sasl": """
-import os, tempfile
-from kiel_groups.config import SECURITY_VARIABLE, ZooKeeperConfig
+import tempfile
+from kiel_groups.config import ZooKeeperConfig
 from kiel_groups.zookeeper.security import security_of
 with tempfile.NamedTemporaryFile("w") as file:
     print("[zookeeper]\\nsasl-user = 'u'\\nsasl-password = 'p'", file=file, flush=True)
-    os.environ[SECURITY_VARIABLE] = file.name
-    assert security_of(ZooKeeperConfig.parse("z")).sasl_options["username"] == "u"
+    assert security_of(ZooKeeperConfig.parse("z", security=file.name)).sasl_options["username"] == "u"
 """,
     "service": """
 from kiel_groups.rest.metrics_text import metrics_answer, sample_families
@@ -78,6 +76,12 @@ text = metrics_answer(sample_families([("tries", {"group": "g"}, 3)])).document
 assert 'kiel_tries_total{group="g"} 3' in text, text
 """,
     "spark": """
+import contextlib, io
+from kiel_groups.cli.app import run
+for command, fault in (("verify", "is no archive"), ("archive --brokers b", "Name topics")):
+    with contextlib.redirect_stderr(io.StringIO()) as text:
+        run(("spark", *command.split(), "--output", "none"))
+    assert fault in text.getvalue() or "install kiel-groups[spark]" in text.getvalue(), text.getvalue()
 from kiel_groups.spark import KielDataSource
 import pyspark_kiel
 assert pyspark_kiel.DefaultSource is KielDataSource
