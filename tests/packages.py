@@ -59,7 +59,7 @@ with tempfile.NamedTemporaryFile("w") as file:
     assert security_of(ZooKeeperConfig.parse("z", security=file.name)).sasl_options["mechanism"] == "GSSAPI"
 """,
     "mirror": """
-from kiel_groups.mirror.connector import open_target
+from kiel_groups.mirror.settings import open_target
 assert open_target({"bootstrap.servers": "127.0.0.1:1"}).servers == "127.0.0.1:1"
 """,
     "sasl": """

@@ -17,7 +17,8 @@ from typing import ClassVar
 from tornado.httpclient import AsyncHTTPClient
 
 from benchmarks.members.produced import report
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask
+from kiel_groups.mirror.connector import MirrorConnector
+from kiel_groups.mirror.task import MirrorTask
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings

@@ -45,8 +45,8 @@ class DirectionCheck:
         self._topics = topics
         self._waiting = waiting
         self._turned: frozenset[str] = frozenset()
-        #: The end of the topic of claims when it was read last.
-        self._end = -1
+        #: The claims by which these topics were found.
+        self._claims: Mapping[str, Claim] | None = None
         self._checked_s = float("-inf")
         self._problem = ""
 
@@ -68,10 +68,8 @@ class DirectionCheck:
         """
         while True:
             try:
-                # The end is read first. A claim that changes after that is found by the next check.
-                if (end := self._target.claims_end()) != self._end:
-                    self._turned = self._read()
-                    self._end = end
+                if (claims := self._target.latest_claims()) is not self._claims:
+                    self._claims, self._turned = claims, self._turned_by(claims)
             except (ConfigError, ProtocolError):
                 raise
             except KielGroupsError as error:
@@ -84,8 +82,7 @@ class DirectionCheck:
                 self._checked_s = time.monotonic()
                 return self._turned
 
-    def _read(self) -> frozenset[str]:
-        claims = self._target.claims()
+    def _turned_by(self, claims: Mapping[str, Claim]) -> frozenset[str]:
         return frozenset(
             topic
             for topic, expected in self._topics.items()

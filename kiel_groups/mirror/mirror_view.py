@@ -14,8 +14,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
-from kiel_groups.mirror.connector import open_target
-from kiel_groups.mirror.settings import parse_properties
+from kiel_groups.mirror.settings import open_target, parse_properties
 from kiel_groups.mirror.values import (
     BACK_KEY,
     CLAIMS_TOPIC,

@@ -1,24 +1,31 @@
-"""The settings of the connector ``Mirror``."""
+"""The settings of the connector ``Mirror``, and the target cluster that they name."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kiel_groups.config import check_name
 from kiel_groups.errors import ConfigError
-from kiel_groups.mirror.values import TOPIC_IN_FORMAT
+from kiel_groups.mirror.values import TOPIC_IN_FORMAT, target_topic
 from kiel_groups.workers.plugins.config_definition import (
     ConfigDefinition,
     ConfigKey,
     Password,
+    Settings,
     Validator,
     between,
     non_empty,
     one_of,
 )
 from kiel_groups.workers.plugins.standard_keys import TOPIC_NAME
+
+if TYPE_CHECKING:
+    from kiel_groups.mirror.target import TargetCluster
 
 
 def parse_properties(text: str) -> dict[str, Any]:
@@ -53,24 +60,15 @@ def parse_properties(text: str) -> dict[str, Any]:
     return found
 
 
-def hashed_partitions(setting: str, topic: str, partitions: int) -> int:
+def hashed_partitions(setting: str, partitions: int) -> int:
     """
     Return the number of partitions of a topic on the target, or 0 if records keep their partitions.
 
     Args:
         setting: The setting ``target.partitions``: a number, a factor such as ``x2``, or "".
-        topic: The name of the topic on the source.
         partitions: The number of partitions on the source.
-
-    Raises:
-        ConfigError: The source has more partitions.
     """
-    wanted = partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
-    if setting and wanted < partitions:
-        raise ConfigError(
-            f"target.partitions: {setting} given; expected at least {partitions}, the number of partitions of {topic}"
-        )
-    return wanted
+    return partitions * int(setting[1:]) if setting.startswith("x") else int(setting or 0)
 
 
 def _is_properties(password: Password) -> bool:
@@ -246,3 +244,33 @@ CONFIG = ConfigDefinition(
         validator=between(1, 1_000_000),
     ),
 )
+
+
+def open_target(config: Mapping[str, Any]) -> TargetCluster:
+    """
+    Return the target cluster of a mirror.
+
+    Args:
+        config: The settings of librdkafka for the clients of the target, such as ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: confluent-kafka is not installed, or refuses a setting.
+    """
+    try:
+        from kiel_groups.mirror.target import TargetCluster
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"Mirror: confluent-kafka is missing in {sys.executable}; install kiel-groups[mirror]"
+        ) from error
+    return TargetCluster(config)
+
+
+def target_of(settings: Settings) -> TargetCluster:
+    """Return the target cluster of a mirror with these settings. Raise ConfigError as ``open_target``."""
+    properties = parse_properties(settings["target.properties"].value)
+    return open_target({"bootstrap.servers": settings["target.bootstrap.servers"], **properties})
+
+
+def target_name(settings: Settings, topic: str) -> str:
+    """Return the name on the target of a topic of the source. Raise ConfigError if it is no legal name."""
+    return check_name(target_topic(settings["target.topic.format"], topic), "topic")

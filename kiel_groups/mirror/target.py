@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
 
 from kiel_groups import model
 from kiel_groups.errors import (
@@ -32,7 +33,14 @@ from kiel_groups.errors import (
     TaskStoppedError,
 )
 from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
-from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, checkpoints_topic
+from kiel_groups.mirror.values import (
+    CLAIMS_TOPIC,
+    Claim,
+    MirroredTopic,
+    check_mirror,
+    checkpoints_topic,
+    topic_problems,
+)
 from kiel_groups.wording import counted, some
 
 T = TypeVar("T")
@@ -129,17 +137,6 @@ def open_client(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
         raise ConfigError(f"target.properties: {error_of(error).str().strip()}") from error
 
 
-def _check_sizes(present: Mapping[str, int], topics: Sequence[MirroredTopic]) -> None:
-    """Raise ConfigError if one of the topics exists with too few partitions."""
-    for topic in topics:
-        if 0 < (count := present.get(topic.target, 0)) < (wanted := topic.target_partitions):
-            asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
-            raise ConfigError(
-                f"the target topic {topic.target} has {count} partitions, and {asked} {wanted}; expected at least"
-                " as many: add partitions on the target"
-            )
-
-
 def _check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
     """Raise ConfigError if the topic of checkpoints has another number of partitions than there are sets."""
     found = present.get(checkpoints_topic(mirror), sets)
@@ -163,6 +160,9 @@ class TargetCluster:
         #: Whether the caller must end. Then methods that wait for the target raise TaskStoppedError.
         self.should_stop: Callable[[], bool] = lambda: False
         self.servers: str = self.config["bootstrap.servers"]
+        #: The claims that were read last, and the end of their topic before that.
+        self._claims: Mapping[str, Claim] = {}
+        self._claims_end = -1
         #: The last error of a connection. The answer to a request only says that a connection has failed.
         self._last_error = ""
         # Problems of connections reach the callback.
@@ -170,9 +170,9 @@ class TargetCluster:
 
     def check(
         self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float
-    ) -> dict[str, Claim]:
+    ) -> tuple[dict[str, Claim], dict[str, str]]:
         """
-        Check, without a change, whether the target permits a mirror. Return the claims of all mirrors.
+        Check, without a change, whether the target permits a mirror.
 
         Args:
             mirror: The name of the mirror.
@@ -181,29 +181,33 @@ class TargetCluster:
             topics: The topics to mirror.
             timeout_s: How long to wait for the first answer, in seconds.
 
+        Returns:
+            As ``claim``.
+
         Raises:
-            ConfigError: As ``create``, ``create_checkpoints`` and ``claim``.
+            ConfigError: As ``create_checkpoints`` and ``claim``.
             KielGroupsError: The target does not answer.
         """
         present = self.partitions(timeout_s)
         _check_sets(present, mirror, sets)
-        _check_sizes(present, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
-        check_claims(claims, mirror, source, topics)
-        return claims
+        check_mirror(claims, mirror, source)
+        return claims, topic_problems(claims, mirror, topics, present)
 
-    def create(self, topics: Sequence[MirroredTopic], replication: int) -> None:
+    def create(self, topics: Sequence[MirroredTopic], replication: int) -> tuple[dict[str, int], dict[str, str]]:
         """
         Create the topics that do not exist, with their partitions and the settings that still exist.
 
+        Returns:
+            The number of partitions of each topic of the target; and why the target refuses to create topics, by their
+            names on the source.
+
         Raises:
-            ConfigError: A topic exists with too few partitions, or the target refuses to create a topic.
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
-        _check_sizes(present, topics)
-        missing = [topic for topic in topics if topic.target not in present]
-        for topic in missing:
+        missing = {topic.target: topic for topic in topics if topic.target not in present}
+        for topic in missing.values():
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
                 log.warning("topic %s: these settings do not exist on the target: %s", topic.source, ", ".join(dropped))
         carried = [
@@ -213,11 +217,12 @@ class TargetCluster:
                 replication,
                 config={name: text for name, text in topic.config.items() if name in CARRIED_SETTINGS},
             )
-            for topic in missing
+            for topic in missing.values()
         ]
-        self._create(carried)
-        for topic in missing:
-            log.info("created the target topic %s with %s", topic.target, counted(topic.target_partitions, "partition"))
+        refused = self._create(carried)
+        created = {name: topic for name, topic in missing.items() if name not in refused}
+        for name, topic in created.items():
+            log.info("created the target topic %s with %s", name, counted(topic.target_partitions, "partition"))
         for topic in topics:
             if topic.hashed_partitions:
                 log.info(
@@ -225,6 +230,35 @@ class TargetCluster:
                     " partition is not; records without a key keep their partition",
                     topic.source,
                 )
+        counts = present | {name: topic.target_partitions for name, topic in created.items()}
+        return counts, {missing[name].source: problem for name, problem in refused.items()}
+
+    def grow(self, topics: Sequence[MirroredTopic]) -> dict[str, str]:
+        """
+        Give topics as many partitions as their topics on the source have.
+
+        Returns:
+            Why the target refuses that, by topics of the source.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        wanted = {topic.target: topic for topic in topics}
+        growth = [NewPartitions(name, topic.partitions) for name, topic in wanted.items()]
+        answers = self._admin.create_partitions(growth, request_timeout=_ANSWER_S) if growth else {}
+        refused = {}
+        for name, error in self._errors(answers, "add partitions to").items():
+            topic = wanted[name]
+            refused[topic.source] = (
+                f"the target refuses to add partitions to {name}, as {topic.source} on the source has"
+                f" {topic.partitions} now: {error.str()}; the records of the others wait: allow the mirror to alter the"
+                " topic, or add partitions on the target"
+            )
+        for topic in topics:
+            if topic.source not in refused:
+                count = counted(topic.partitions, "partition")
+                log.info("the target topic %s has %s now, as on the source", topic.target, count)
+        return refused
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
         """
@@ -236,41 +270,49 @@ class TargetCluster:
         """
         wanted = {checkpoints_topic(mirror): sets, CLAIMS_TOPIC: 1}
         present = self.partitions()
-        self._create(
-            [
-                NewTopic(name, count, replication, config=_COMPACTED)
-                for name, count in wanted.items()
-                if name not in present
-            ]
-        )
+        missing = [
+            NewTopic(name, count, replication, config=_COMPACTED)
+            for name, count in wanted.items()
+            if name not in present
+        ]
+        for problem in self._create(missing).values():
+            raise ConfigError(problem)
         _check_sets(present, mirror, sets)
 
-    def claim(self, mirror: str, source: str, topics: Sequence[MirroredTopic]) -> dict[str, Claim]:
+    def claim(
+        self, mirror: str, source: str, topics: Sequence[MirroredTopic]
+    ) -> tuple[dict[str, Claim], dict[str, str]]:
         """
-        Claim the target topics for a mirror, and return all claims.
-
-        A topic that the mirror has claimed already keeps its direction.
+        Claim the target topics for a mirror. A topic that the mirror has claimed already keeps its direction.
 
         Args:
             mirror: The name of the mirror.
             source: The addresses of the source.
             topics: The topics to claim.
 
+        Returns:
+            All claims by target topic; and why topics are not claimed, by their names on the source: see
+            ``topic_problems``.
+
         Raises:
-            ConfigError: Another mirror, or a mirror of another source, has claimed a topic or the name, or a topic of
-                the source was created again.
+            ConfigError: A mirror of another source has the name.
             KielGroupsError: The target does not answer, or other processes change claims all the time.
         """
+        present = self.partitions()
+        problems: dict[str, str] = {}
 
         def change(claims: Mapping[str, Claim]) -> Mapping[str, Claim]:
-            check_claims(claims, mirror, source, topics)
+            check_mirror(claims, mirror, source)
+            problems.clear()
+            problems.update(topic_problems(claims, mirror, topics, present))
             changed = {}
             for topic in topics:
-                claim = claims.get(topic.target, Claim(mirror, topic.source, source))
-                changed[topic.target] = claim._replace(source=source, created=topic.created or claim.created)
+                if topic.source not in problems:
+                    claim = claims.get(topic.target, Claim(mirror, topic.source, source))
+                    changed[topic.target] = claim._replace(source=source, created=topic.created or claim.created)
             return changed
 
-        return self.change_claims(change)
+        return self.change_claims(change), problems
 
     def change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
         """
@@ -322,18 +364,23 @@ class TargetCluster:
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
 
-    def claims_end(self) -> int:
+    def latest_claims(self) -> Mapping[str, Claim]:
         """
-        Return the end of the topic of claims, which grows with each change of a claim.
+        Return the claims of all mirrors by target topic: the same object as the last call if none has changed.
+
+        Only one request is sent then. Each change of a claim makes the topic of claims longer.
 
         Raises:
-            KielGroupsError: The target does not answer.
+            KielGroupsError: As ``claims``.
         """
         try:
             (end,) = self.ends([model.TopicPartition(CLAIMS_TOPIC, 0)], _CLAIMS_S)
         except KafkaException as error:
             raise self.failure("look for changed claims", error) from error
-        return end
+        # The end is read first. A claim that changes after that is found by the next call.
+        if end != self._claims_end:
+            self._claims, self._claims_end = self.claims(), end
+        return self._claims
 
     def claims_of(self, mirror: str) -> dict[str, Claim]:
         """
@@ -528,13 +575,23 @@ class TargetCluster:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._last_error = error.str()
 
-    def _create(self, topics: list[NewTopic]) -> None:
+    def _create(self, topics: list[NewTopic]) -> dict[str, str]:
+        """Create topics, and return why the target refuses some."""
         creations = self._admin.create_topics(topics, request_timeout=_ANSWER_S) if topics else {}
-        for name, creation in creations.items():
+        return {
+            name: f"the target refuses to create {name}: {error.str()}"
+            for name, error in self._errors(creations, "create").items()
+            if error.code() != KafkaError.TOPIC_ALREADY_EXISTS
+        }
+
+    def _errors(self, answers: Mapping[str, Future[None]], what: str) -> dict[str, KafkaError]:
+        """Return the errors of changes of topics. Raise KielGroupsError if another try may succeed."""
+        found = {}
+        for name, answer in answers.items():
             try:
-                creation.result()
+                answer.result()
             except KafkaException as error:
                 if error_of(error).code() in PASSING:
-                    raise self.failure(f"create {name}", error) from error
-                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise ConfigError(f"the target refuses to create {name}: {error_of(error).str()}") from error
+                    raise self.failure(f"{what} {name}", error) from error
+                found[name] = error_of(error)
+        return found

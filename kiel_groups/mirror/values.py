@@ -12,6 +12,7 @@ from kiel_groups.errors import ConfigError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
+from kiel_groups.wording import counted
 
 #: How the names of the topics begin that mirrors keep on a target.
 OWN_TOPICS = "kiel-mirror-"
@@ -53,7 +54,7 @@ class MirroredTopic(NamedTuple):
     @property
     def target_partitions(self) -> int:
         """The number of partitions of the topic on the target."""
-        return self.hashed_partitions or self.partitions
+        return max(self.hashed_partitions, self.partitions)
 
 
 #: The directions of a topic: the mirror copies it to the target, or back to the source. While a topic is turned, the
@@ -172,11 +173,13 @@ class TopicLimits(NamedTuple):
         is_compacted: Whether the topic is compacted, and so refuses records without a key.
         past_ms: How far the timestamp of a record may be in the past, in milliseconds.
         future_ms: How far it may be in the future.
+        largest_bytes: The largest size of a batch of records, or 0 if it is not known.
     """
 
     is_compacted: bool = False
     past_ms: int = NO_LIMIT
     future_ms: int = NO_LIMIT
+    largest_bytes: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> TopicLimits:
@@ -185,7 +188,8 @@ class TopicLimits(NamedTuple):
         past, future = (
             min(both, int(settings.get(f"message.timestamp.{name}.max.ms", NO_LIMIT))) for name in ("before", "after")
         )
-        return cls("compact" in settings["cleanup.policy"], past, future)
+        largest = int(settings.get("max.message.bytes", 0))
+        return cls("compact" in settings["cleanup.policy"], past, future, largest)
 
     def legal(self, timestamp_ms: int, now_ms: int) -> int:
         """Return a timestamp if the topic takes it at the time ``now_ms``, or 0 for the present time."""
@@ -256,54 +260,87 @@ class Waiting(Protocol):
         """Show a problem in the status of the task, or, with "", that the problem is over."""
 
 
-def check_claims(claims: Mapping[str, Claim], mirror: str, source: str, topics: Sequence[MirroredTopic]) -> None:
+def check_mirror(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
     """
-    Check that no other mirror, and no mirror of another source, has claimed target topics or the name of a mirror.
+    Check that a name may be the name of a mirror, and that no mirror of another source has it.
 
-    A source is the same if it has an address in common with the source of a claim. A topic of the source is the same
-    if it has the same creation zxid, or if one of the zxids is not known.
+    Raises:
+        ConfigError: It may not, or one has it.
+    """
+    if checkpoints_topic(mirror) == CLAIMS_TOPIC:
+        raise ConfigError(f"name: {mirror!r} given; {CLAIMS_TOPIC} has the claims of all mirrors: choose another name")
+    check_source(claims, mirror, source)
+
+
+def topic_problems(
+    claims: Mapping[str, Claim], mirror: str, topics: Sequence[MirroredTopic], present: Mapping[str, int]
+) -> dict[str, str]:
+    """
+    Return why a mirror cannot copy topics, by their names on the source.
+
+    Another mirror has claimed the target topic, the topic of the source was created again, or the target topic would be
+    one that mirrors keep for themselves. Or the mirror has not begun the topic yet, and its partitions do not suffice.
+    A topic of the source is the same if it has the same creation zxid, or if one of the zxids is not known.
 
     Args:
         claims: The claims by target topic.
         mirror: The name of the mirror.
-        source: The addresses of the mirror's source.
-        topics: The topics that the mirror claims.
-
-    Raises:
-        ConfigError: A claim is in the way, or a topic would be one that mirrors keep for themselves.
+        topics: The topics to copy.
+        present: The number of partitions of each target topic.
     """
-    if checkpoints_topic(mirror) == CLAIMS_TOPIC:
-        raise ConfigError(f"name: {mirror!r} given; {CLAIMS_TOPIC} has the claims of all mirrors: choose another name")
+    found = {}
     for topic in topics:
-        if topic.target.startswith(OWN_TOPICS):
-            raise ConfigError(
-                f"target.topic.format: {topic.source} would be {topic.target} on the target; names that begin with"
-                f" {OWN_TOPICS} are those of mirrors' own topics"
-            )
-        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
-        if (claim.mirror, claim.topic) != (mirror, topic.source):
-            raise ConfigError(
-                f"the target topic {topic.target} is the mirror of {claim.topic} by the connector {claim.mirror!r}; a"
-                " topic has one mirror: choose another target.topic.format, or delete the claim, which a record with"
-                f" the key {json.dumps(topic.target)} and a null value in {CLAIMS_TOPIC} does"
-            )
-    check_source(claims, mirror, source)
-    for topic in topics:
-        former = sorted(name for name, claim in claims.items() if (claim.mirror, claim.topic) == (mirror, topic.source))
-        if others := [name for name in former if name != topic.target]:
-            raise ConfigError(
-                f"target.topic.format: {topic.source} would be {topic.target} on the target, and the connector"
-                f" {mirror!r} has mirrored it to {others[0]}, where its checkpoints count the offsets: keep that name,"
-                f" or choose another name for the connector; if nothing was mirrored yet, a record with the key"
-                f" {json.dumps(others[0])} and a null value in {CLAIMS_TOPIC} deletes the claim"
-            )
-        claim = claims.get(topic.target, Claim(mirror, topic.source, source))
-        if topic.created and claim.created and topic.created != claim.created:
-            raise ConfigError(
-                f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
-                f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
-                " ones; mirror it by a connector of another name to another topic (target.topic.format)"
-            )
+        problem = _claim_problem(claims, mirror, topic)
+        if not problem and topic.target not in claims:
+            problem = _size_problem(topic, present.get(topic.target, 0))
+        if problem:
+            found[topic.source] = problem
+    return found
+
+
+def _claim_problem(claims: Mapping[str, Claim], mirror: str, topic: MirroredTopic) -> str:
+    if topic.target.startswith(OWN_TOPICS):
+        return (
+            f"target.topic.format: {topic.source} would be {topic.target} on the target; names that begin with"
+            f" {OWN_TOPICS} are those of mirrors' own topics"
+        )
+    claim = claims.get(topic.target, Claim(mirror, topic.source, ""))
+    if (claim.mirror, claim.topic) != (mirror, topic.source):
+        return (
+            f"the target topic {topic.target} is the mirror of {claim.topic} by the connector {claim.mirror!r}; a"
+            " topic has one mirror: choose another target.topic.format, or delete the claim, which a record with"
+            f" the key {json.dumps(topic.target)} and a null value in {CLAIMS_TOPIC} does"
+        )
+    former = sorted(name for name, each in claims.items() if (each.mirror, each.topic) == (mirror, topic.source))
+    if others := [name for name in former if name != topic.target]:
+        return (
+            f"target.topic.format: {topic.source} would be {topic.target} on the target, and the connector"
+            f" {mirror!r} has mirrored it to {others[0]}, where its checkpoints count the offsets: keep that name,"
+            f" or choose another name for the connector; if nothing was mirrored yet, a record with the key"
+            f" {json.dumps(others[0])} and a null value in {CLAIMS_TOPIC} deletes the claim"
+        )
+    if topic.created and claim.created and topic.created != claim.created:
+        return (
+            f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
+            f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
+            " ones; mirror it by a connector of another name to another topic (target.topic.format)"
+        )
+    return ""
+
+
+def _size_problem(topic: MirroredTopic, present: int) -> str:
+    if 0 < topic.hashed_partitions < topic.partitions:
+        return (
+            f"target.partitions: {topic.hashed_partitions} given; expected at least {topic.partitions}, the number of"
+            f" partitions of {topic.source}"
+        )
+    if 0 < present < topic.target_partitions:
+        asked = "target.partitions asks for" if topic.hashed_partitions else f"{topic.source} on the source has"
+        return (
+            f"the target topic {topic.target} has {counted(present, 'partition')}, and {asked}"
+            f" {topic.target_partitions}; expected at least as many: add partitions on the target"
+        )
+    return ""
 
 
 def check_dead_letters(topic: str, claims: Mapping[str, Claim], topics: Sequence[MirroredTopic]) -> None:

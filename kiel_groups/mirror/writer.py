@@ -6,9 +6,11 @@ import json
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -36,7 +38,8 @@ DeliveryCallback: TypeAlias = Callable[..., None]
 
 #: How long one call waits for the target, in seconds, before it is checked whether the task must stop.
 _SLICE_S = 0.25
-#: How long the target may take to say where its logs end, in seconds, before it is asked again, and the pause between.
+#: How long the target may take to say where its logs end, or which partitions it has, in seconds, before it is asked
+#: again, and the pause between.
 _ENDS_S, _PAUSE_S = 1.0, 0.05
 #: How long the end of a log may be smaller than it was, in seconds.
 _SETTLED_S = 1.0
@@ -129,6 +132,10 @@ class TargetWriter:
         self._beginnings: dict[TopicPartition, tuple[int, int] | None] = {}
         #: The partitions that had checkpoints at the start of the task.
         self._known: frozenset[TopicPartition] = frozenset()
+        #: The partitions of the source whose partitions on the target the producer knows.
+        self._reached: set[TopicPartition] = set()
+        #: The batches, or the parts of batches, that the last call of ``write`` has stored, even if it has failed.
+        self.written: list[SourceBatch] = []
         #: How many checkpoints of each partition this writer has written.
         self._counts: dict[TopicPartition, int] = {}
         self._checkpoints_topic = checkpoints_topic(settings.mirror)
@@ -186,7 +193,7 @@ class TargetWriter:
         The next checkpoint of a partition, if its batch has no record for the target, repeats the target's position.
         """
         found = parse_checkpoints(self._target.read(self._checkpoints_topic, self._number))
-        self._known = frozenset(found)
+        self._known, self._reached = frozenset(found), set(found)
         for partition, mirrored in found.items():
             for checkpoint in mirrored.checkpoints:
                 for number, end in checkpoint.targets.items():
@@ -225,22 +232,91 @@ class TargetWriter:
         """
         self._beginnings |= beginnings
         if any(beginnings.values()):
-            self.write([])
+            self._write([])
 
     def write(self, batches: Sequence[SourceBatch]) -> None:
         """
         Write records and their checkpoints, and return when the target has stored all.
 
-        A transaction that fails is aborted and written again.
+        A transaction that fails is aborted and written again. Without transactions, ``written`` has the records before
+        a record that the target refuses: the next task must not write these records again.
 
         Raises:
             KielGroupsError: The target refuses a record, or another task has fenced this one.
             TaskStoppedError: The task must stop.
         """
-        self._refused.clear()
+        self.written = []
         for batch in batches:
             if self._beginnings.get(batch.partition, ()) is None:
                 self._beginnings[batch.partition] = batch.columns[0].first_offset, 0
+        for batch in batches:
+            self._await_partition(batch)
+        for part in self._parts(batches):
+            self._write(part)
+            self.written += part
+
+    def _parts(self, batches: Sequence[SourceBatch]) -> Iterator[Sequence[SourceBatch]]:
+        """
+        Yield the batches as they are written together.
+
+        A record that the target may refuse for its size would fail the task after the other records of its batch are
+        stored, and each restart would write these once more. So it is a part of its own, after all records before it. A
+        transaction that fails leaves nothing.
+        """
+        if self._settings.is_exactly_once:
+            yield batches
+            return
+        for at, parts in enumerate(zip_longest(*map(self._divided, batches))):
+            found = [part for part in parts if part is not None and part.columns]
+            # At odd places are the single records.
+            yield from [[part] for part in found] if at % 2 or not found else [found]
+
+    def _divided(self, batch: SourceBatch) -> list[SourceBatch]:
+        """Divide a batch at the records that the target may refuse for their size, which are at odd places then."""
+        parts: list[list[RecordColumns]] = [[]]
+        for columns in batch.columns:
+            start = 0
+            for row in self._large_rows(columns, batch.topic):
+                parts[-1] += _rows(columns, start, row)
+                parts += [_rows(columns, row, row + 1), []]
+                start = row + 1
+            parts[-1] += _rows(columns, start, len(columns))
+        return [batch._replace(columns=part) for part in parts]
+
+    def _large_rows(self, columns: RecordColumns, topic: str) -> Sequence[int]:
+        """Return the numbers of the records whose size alone may be more than a topic of the target takes."""
+        # Smaller records share batches, which are not larger than that.
+        limit = max(self._batch_bytes, self._limits(topic).largest_bytes * 9 // 10)
+        keys, values = columns.keys, columns.values
+        if keys.longest + values.longest <= limit:
+            return ()
+        sizes = enumerate(len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True))
+        return [row for row, size in sizes if size > limit]
+
+    def _limits(self, topic: str) -> TopicLimits:
+        return self._settings.limits.get(topic, TopicLimits())
+
+    def _await_partition(self, batch: SourceBatch) -> None:
+        """
+        Wait until the producer knows the partition of the target, unless records were written there before.
+
+        The producer refuses records of a partition that it does not know. The partition may have been added a moment
+        ago, and a broker may learn of that later than the others.
+        """
+        began_s, number = time.monotonic(), batch.partition.partition
+        while batch.partition not in self._reached:
+            with suppress(KafkaException):
+                found = self._producer.list_topics(batch.topic, _ENDS_S).topics[batch.topic]
+                # The producer handles errors of the topic itself.
+                if found.error is not None or number < len(found.partitions):
+                    self._reached.add(batch.partition)
+                    return
+            self._check_stop()
+            self._report_delay(f"does not know partition {number} of {batch.topic}", began_s)
+            time.sleep(_PAUSE_S)
+
+    def _write(self, batches: Sequence[SourceBatch]) -> None:
+        self._refused.clear()
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
@@ -294,6 +370,11 @@ class TargetWriter:
                 self._send_checkpoint([*partition, slot], dict(zip(("source", "target"), beginning, strict=True)))
         for batch in batches:
             self._bury(batch)
+        if self._refused and not self._settings.is_exactly_once:
+            # A checkpoint after a dead letter that is refused would skip the record if exactly.once is set later.
+            self._flush()
+            self._check_errors()
+        for batch in batches:
             self._checkpoint(batch)
         self._flush()
         if self._settings.is_exactly_once and not self._errors:
@@ -310,7 +391,7 @@ class TargetWriter:
         Each restart of an at-least-once task would write the other records once more.
         """
         for batch in batches:
-            if self._settings.limits.get(batch.topic, TopicLimits()).is_compacted:
+            if self._limits(batch.topic).is_compacted:
                 for columns in batch.columns:
                     keys = columns.keys.to_list()
                     if None in keys and self._is_compacted(batch.topic):
@@ -368,7 +449,7 @@ class TargetWriter:
         partition, settings = batch.partition, self._settings
         keys, values = columns.keys.to_list(), columns.values.to_list()
         messages: list[dict[str, Any]] = [{"key": key, "value": value} for key, value in zip(keys, values, strict=True)]
-        limits = settings.limits.get(batch.topic, TopicLimits())
+        limits = self._limits(batch.topic)
         if settings.timestamps is not None:
             now_ms = time.time_ns() // 1_000_000
             for message in messages:
@@ -376,11 +457,11 @@ class TargetWriter:
         if settings.has_headers:
             for offset, message in zip(columns.offsets, messages, strict=True):
                 message["headers"] = _source_headers(partition, offset)
-        if _longest(keys) + _longest(values) > self._batch_bytes:
-            # The target may refuse such a record for its size, and its offset has to be known then.
-            for offset, message in zip(columns.offsets, messages, strict=True):
-                if len(message["key"] or b"") + len(message["value"] or b"") > self._batch_bytes:
-                    message["callback"] = partial(self._done, (partition, offset))
+        # At least once, a large record is a part of its own.
+        if settings.is_exactly_once or len(columns) == 1:
+            for row in self._large_rows(columns, batch.topic):
+                # If the target refuses the record, its offset has to be known.
+                messages[row]["callback"] = partial(self._done, (partition, columns.offsets[row]))
         if limits.is_compacted and None in keys and self._is_compacted(batch.topic):
             pairs = zip(columns.offsets, keys, strict=True)
             self._refused |= {(partition, offset): _NO_KEY for offset, key in pairs if key is None}
@@ -576,8 +657,9 @@ class TargetWriter:
         return KielGroupsError(f"the target {self._target.servers} refuses to {what}: {error.str()}")
 
 
-def _longest(items: Iterable[bytes | None]) -> int:
-    return max(map(len, filter(None, items)), default=0)
+def _rows(columns: RecordColumns, start: int, stop: int) -> list[RecordColumns]:
+    """Return a list with some of the records, or an empty list without records."""
+    return [replace(columns, rows=columns.rows[start:stop])] if start < stop else []
 
 
 def _bytes(view: memoryview | None) -> bytes | None:

@@ -181,7 +181,7 @@ _OF_PARTS = (
         GaugeMetricFamily,
         "kiel_group_stalled_tasks",
         "connector",
-        "Running tasks that make no progress, as their statuses say.",
+        "Running connectors and tasks that report a problem.",
         lambda status: Counter(connector for connector, task, found in status.view.statuses if found.problem),
     ),
     _OfParts(

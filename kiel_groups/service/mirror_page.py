@@ -19,6 +19,7 @@ _REMEDIES = (
         "the task continues when a broker of the source answers; records that the source deletes until then are lost to"
         " the mirror",
     ),
+    ("of the source was mirrored up to", "the task copies other topics, and nothing of this one"),
     ("the source ", "the task waits for the source, and skips no record"),
     ("has refused a transaction", "the task writes the same records again; look at the target if that recurs"),
     (
@@ -148,6 +149,8 @@ def _problem(work: Work, group: str, url: str, config: Mapping[str, str]) -> tup
         cause = next(remedy for part, remedy in _CAUSES if part in work.problem)
         restart = own_command("connectors", "restart", work.connector, "--with-tasks", "--only-failed", "--url", url)
         return work.problem, f"{cause}; {restart} starts it again"
+    if work.problem and work.task is None:
+        return work.problem, "other topics are copied; the mirror looks again every refresh.interval.ms"
     if work.problem:
         return work.problem, next(remedy for part, remedy in _REMEDIES if part in work.problem)
     if work.state == "UNASSIGNED":

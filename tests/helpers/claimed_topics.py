@@ -14,32 +14,28 @@ CLAIM = Claim("m", "a", "old:9092", 17)
 
 
 class FakeTarget:
-    """A target with some claims. Each change of a claim makes the topic of claims longer; errors are raised first."""
+    """A target with some claims. The claims are another object after each change; errors are raised first."""
 
     servers = "new:9092"
 
     def __init__(self, claims: Mapping[str, Claim], *errors: Exception) -> None:
         self.stored, self._errors = dict(claims), list(errors)
-        self.end, self.reads = 1, 0
         self.history = [self.stored["copy"].direction] if "copy" in claims else []
 
-    def claims_end(self) -> int:
+    def latest_claims(self) -> dict[str, Claim]:
         if self._errors:
             raise self._errors.pop(0)
-        return self.end
+        return self.stored
 
     def claims(self) -> dict[str, Claim]:
-        self.reads += 1
         return dict(self.stored)
 
     def store(self, claim: Claim) -> None:
-        self.stored["copy"] = claim
-        self.end += 1
+        self.stored = self.stored | {"copy": claim}
 
     def change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
         changed = change(self.stored)
-        self.stored |= changed
-        self.end += len(changed)
+        self.stored = self.stored | changed
         self.history += [claim.direction for claim in changed.values()]
         return dict(self.stored)
 

@@ -22,12 +22,16 @@ class RecordingConnectorContext:
     name: str = "c"
     reconfigurations: int = 0
     errors: list[BaseException] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def request_task_reconfiguration(self) -> None:
         self.reconfigurations += 1
 
     def raise_error(self, error: BaseException) -> None:
         self.errors.append(error)
+
+    def report_problem(self, problem: str) -> None:
+        self.problems.append(problem)
 
 
 @dataclass
@@ -53,8 +57,9 @@ class RecordingTaskContext:
         self.pauses.append(seconds)
         return self.should_stop
 
-    def report_problem(self, problem: str) -> None:
-        self.problems.append(problem)
+    def report_problem(self, problem: str, part: str = "") -> None:
+        if problem or not part:
+            self.problems.append(problem)
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(coroutine)

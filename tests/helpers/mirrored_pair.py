@@ -15,8 +15,9 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from kiel_groups import Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
-from kiel_groups.mirror.connector import MirrorConnector, MirrorTask
+from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.task import MirrorTask
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.workers.plugins.connector_checks import task_settings

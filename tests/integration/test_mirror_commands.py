@@ -16,13 +16,14 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import Producer as TargetProducer
 
-from kiel_groups import GroupedConsumer
+from kiel_groups import GroupedConsumer, Producer
 from kiel_groups.cli.terminal import mirror_run
 from kiel_groups.cli.terminal.mirror_report import MirrorProgress
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ConfigError, KielGroupsError
-from kiel_groups.mirror.connector import source_topics
+from kiel_groups.errors import KielGroupsError
+from kiel_groups.mirror.mirror_view import read_mirror
 from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.topics import source_topics
 from kiel_groups.mirror.values import FORWARD, STOPPED, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
@@ -132,8 +133,8 @@ async def test_a_topic_is_turned_round(
         assert "; the largest one has 1,030,000 bytes and offset" in failed["tasks"][0]["trace"]
     for messages in await pair.mirrored(105):
         assert contents(messages)[:105] == expected(0, 105)
-    with pytest.raises(ConfigError, match=f"{copy} of the source is itself the mirror of {pair.topic} of"):
-        await asyncio.to_thread(source_topics, ",".join(pair.target.brokers), [copy])
+    found = await asyncio.to_thread(source_topics, ",".join(pair.target.brokers), [copy], target.latest_claims)
+    assert f"{copy} of the source is itself the mirror of {pair.topic} of" in found.problems[copy]
 
 
 async def test_one_command_mirrors_topics(
@@ -141,14 +142,16 @@ async def test_one_command_mirrors_topics(
 ) -> None:
     """
     A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
-    was killed. Processes with other settings, and topics that do not exist, are refused. A start that waits for a topic
-    fails when the topic is stopped or deleted.
+    was killed, and mirrors partitions that the source gets meanwhile. Processes with other settings, and topics that do
+    not exist, are refused. A start that waits for a topic fails when the topic is stopped or deleted.
     """
     await pair.create()
     await pair.fill(0, 300)
     place = ["--from", pair.source.zk_hosts, "--name", pair.name]
     words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
-    words += ["--topics", pair.topic, "--session-timeout-ms", "4000"]
+    words += ["--topics", pair.topic, "--session-timeout-ms", "4000", "--set", "refresh.interval.ms=1000"]
+    copy, topics = f"copy.{pair.topic}", ZooKeeperTopics(pair.source.zk_hosts)
+    target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
 
     async def last_line() -> str:
         ended = await asyncio.to_thread(kiel_groups, "mirror", *words, "--exactly-once", "--until-caught-up")
@@ -165,6 +168,25 @@ async def test_one_command_mirrors_topics(
     with Running(["-m", "kiel_groups", "mirror", *words, "--exactly-once"]) as running:
         await pair.fill(300, 400)
         await pair.mirrored(400)
+        await asyncio.to_thread(topics.grow, pair.topic, PARTITIONS + 1)
+
+        async def has_grown() -> bool:
+            assert running.process.poll() is None, running.errors
+            return (await asyncio.to_thread(target.partitions))[copy] > PARTITIONS
+
+        # Then brokers of the source know the partition, too.
+        await eventually(has_grown, "the growth of the target topic", 60.0)
+        async with Producer(pair.source.brokers) as producer:
+            values = [value_of(number) for number in range(7)]
+            await producer.produce_many(pair.topic, values, [*map(key_of, range(7))], PARTITIONS)
+
+        async def position() -> int | None:
+            assert running.process.poll() is None, running.errors
+            view = await asyncio.to_thread(read_mirror, pair.source.zk_hosts, pair.name, pair.name, timeout_s=10)
+            return next((each.position for each in view.partitions if each.partition.partition == PARTITIONS), None)
+
+        await eventually(position, "the records of the new partition", 60.0)
+        assert contents(await asyncio.to_thread(pair.read, copy, PARTITIONS)) == expected(0, 7)
         refused = await here(*words)
         assert refused.returncode == 2
         assert "runs in another process with other settings (exactly.once)" in refused.stderr
@@ -176,9 +198,9 @@ async def test_one_command_mirrors_topics(
     assert [contents(messages) for messages in await pair.mirrored(500)] == [expected(0, 500)] * PARTITIONS
     shown, document = await here("status", *place), await here("status", *place, "--json")
     assert (shown.returncode, document.returncode) == (0, 0)
-    assert "exactly once, in 0 processes\n1,500 records " in shown.stdout
+    assert "exactly once, in 0 processes\n1,507 records " in shown.stdout
     found = [(each["position"], each["lag"], each["checkpoint"]) for each in json.loads(document.stdout)["partitions"]]
-    assert found == [(500, 0, 500)] * PARTITIONS
+    assert found == [*[(500, 0, 500)] * PARTITIONS, (7, 0, 7)]
 
     # A start that waits for records which no worker copies, for as long as their topic may come.
     runs = list[mirror_run.MirrorRun]()
@@ -186,7 +208,6 @@ async def test_one_command_mirrors_topics(
     monkeypatch.setattr(mirror_run, "_STILL_S", 0.5)
     await pair.fill(500, 501)
     assert (await here(*words, "--exactly-once", "--until-caught-up")).returncode == 0
-    copy, target = f"copy.{pair.topic}", TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
 
     def turn(direction: str) -> None:
         target.change_claims(lambda claims: {copy: claims[copy]._replace(direction=direction)})
@@ -202,7 +223,7 @@ async def test_one_command_mirrors_topics(
     with pytest.raises(KielGroupsError, match=f"cannot catch up any more: the topic {pair.topic} is stopped while"):
         await follow()
     await asyncio.to_thread(turn, FORWARD)
-    await asyncio.to_thread(ZooKeeperTopics(pair.source.zk_hosts).delete, pair.topic)
+    await asyncio.to_thread(topics.delete, pair.topic)
     with pytest.raises(KielGroupsError, match=f"cannot catch up any more: .*{pair.topic}"):
         await follow()
 

@@ -52,8 +52,8 @@ def reverse(
     import time
 
     from kiel_groups.errors import KielGroupsError
-    from kiel_groups.mirror.connector import open_target
     from kiel_groups.mirror.reversal import check_copied, continue_copying, plan_reversal, turn_round
+    from kiel_groups.mirror.settings import open_target
     from kiel_groups.mirror.values import BACK, FORWARD
 
     target, brokers, name = open_target(clusters.target_config), clusters.source_brokers(), clusters.name

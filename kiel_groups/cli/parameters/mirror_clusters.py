@@ -55,7 +55,7 @@ class MirrorClusters(NamedTuple):
             ConfigError: confluent-kafka is not installed, or refuses a setting.
             KielGroupsError: No broker of the target answers within ten seconds.
         """
-        from kiel_groups.mirror.connector import open_target
+        from kiel_groups.mirror.settings import open_target
 
         target = open_target(self.target_config)
         target.partitions(_TARGET_WAIT_S)

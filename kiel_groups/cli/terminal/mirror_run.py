@@ -27,7 +27,7 @@ from kiel_groups.wording import some
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
-from kiel_groups.workers.values import Work
+from kiel_groups.workers.values import ConnectorId, Work
 
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
 #: Each measurement is a session of ZooKeeper, so a run without an end measures less often.
@@ -165,13 +165,13 @@ class MirrorRun:
             if progress.left != left:
                 left, changed_s = progress.left, time.monotonic()
             elif self.logs is not None and time.monotonic() - changed_s > _STILL_S:
-                await asyncio.to_thread(self._check_topics, self.logs)
+                await asyncio.to_thread(self._check_topics, self.logs, view)
                 changed_s = time.monotonic()
             interval_s = _ENDLESS_INTERVAL_S if self.logs is None else _INTERVAL_S
             await asyncio.sleep(max(interval_s, _PAUSE_FACTOR * (time.monotonic() - began_s)))
 
-    def _check_topics(self, logs: Logs) -> None:
-        """Raise KielGroupsError if a topic that the run waits for was stopped or deleted. Else it may still come."""
+    def _check_topics(self, logs: Logs, view: MirrorView) -> None:
+        """Raise KielGroupsError if a topic that the run waits for is not copied any more. Else it may still come."""
         try:
             topics = self.check()
         except KielGroupsError as error:
@@ -180,6 +180,9 @@ class MirrorRun:
             raise KielGroupsError(f"the mirror cannot catch up any more: {error}") from error
         if gone := sorted({partition.topic for partition in logs.ends} - set(topics)):
             raise KielGroupsError(f"the mirror cannot catch up any more: the source has no topic {some(gone)}")
+        status = view.group.statuses.get(ConnectorId(view.name))
+        if status is not None and status.problem:
+            raise KielGroupsError(f"the mirror cannot catch up any more: {status.problem}")
 
     def _check(self, view: MirrorView, address: str, warned: set[Work]) -> None:
         """

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import sub
 from typing import Any, overload
 
 from kiel_groups.errors import ConfigError
@@ -36,6 +37,12 @@ class ByteColumn(Sequence["memoryview | None"]):
     def size_bytes(self) -> int:
         """The number of bytes of all keys or values."""
         return self._ends[self._rows.stop] - self._ends[self._rows.start]
+
+    @property
+    def longest(self) -> int:
+        """The number of bytes of the longest key or value."""
+        ends: list[int] = self._ends[self._rows.start : self._rows.stop + 1].tolist()
+        return max(map(sub, ends[1:], ends), default=0)
 
     @overload
     def __getitem__(self, index: int) -> memoryview | None: ...

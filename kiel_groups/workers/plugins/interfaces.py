@@ -47,6 +47,16 @@ class ConnectorContext(Protocol):
     def raise_error(self, error: BaseException) -> None:
         """Report an error that no method of the connector can raise, such as a thread's error. The connector fails."""
 
+    def report_problem(self, problem: str) -> None:
+        """
+        Show in the connector's status why its tasks lack a part of the work, for example a table that cannot be read.
+
+        The connector stays RUNNING. Call this method with ``""`` when the problem is over.
+
+        Args:
+            problem: One line, or "".
+        """
+
 
 class TaskContext(Protocol):
     """
@@ -97,7 +107,7 @@ class TaskContext(Protocol):
     async def pause(self, seconds: float) -> bool:
         """Wait for the given time, or until the task must stop. Return ``should_stop``."""
 
-    def report_problem(self, problem: str) -> None:
+    def report_problem(self, problem: str, part: str = "") -> None:
         """
         Show in the task's status why the task makes no progress, for example because another system does not answer.
 
@@ -106,6 +116,7 @@ class TaskContext(Protocol):
 
         Args:
             problem: One line, or "".
+            part: The part of the work that has the problem. Each part has a problem of its own.
         """
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:

@@ -400,10 +400,10 @@ class TaskRunnerContext:
     async def pause(self, seconds: float) -> bool:
         return await self._runner.pause(seconds)
 
-    def report_problem(self, problem: str) -> None:
+    def report_problem(self, problem: str, part: str = "") -> None:
         # The worker, and its loop, may have ended.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._runner.report, "task", problem)
+            self._loop.call_soon_threadsafe(self._runner.report, f"task {part}", problem)
 
     def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
         try:

@@ -233,6 +233,9 @@ class _ConnectorContext:
     def raise_error(self, error: BaseException) -> None:
         self._on_loop(self._runner.fail, error)
 
+    def report_problem(self, problem: str) -> None:
+        self._on_loop(self._runner.report, "connector", problem)
+
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         # The worker, and its loop, may have ended.
         with suppress(RuntimeError):

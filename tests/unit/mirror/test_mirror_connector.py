@@ -1,14 +1,14 @@
-"""The parts of ``Mirror`` that need no server: settings, the division into tasks, timestamps, and failures."""
+"""The connector ``Mirror`` without a server: settings, the division into tasks, and topics that wait."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import pytest
 
@@ -16,23 +16,12 @@ from kiel_groups.errors import (
     ConfigError,
     KielGroupsError,
     NoBrokersError,
-    OffsetOutOfRangeError,
-    RetriableBrokerError,
-    TaskStoppedError,
 )
-from kiel_groups.metrics import Metrics
 from kiel_groups.mirror import connector as connector_module
-from kiel_groups.mirror import metrics as mirror_metrics
-from kiel_groups.mirror.connector import (
-    MirrorConnector,
-    MirrorTask,
-    check_starts,
-    partitions_of_tasks,
-    source_topics,
-    timestamp_of,
-)
-from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
+from kiel_groups.mirror import topics as topics_module
+from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.mirror.settings import hashed_partitions
+from kiel_groups.mirror.topics import FoundTopics, partitions_of_tasks, source_topics, start_problems, summary
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -41,12 +30,11 @@ from kiel_groups.mirror.values import (
     STOPPED,
     Claim,
     MirroredTopic,
-    SourceBatch,
     set_of,
+    topic_problems,
 )
 from kiel_groups.model import TopicPartition
-from kiel_groups.workers.plugins.interfaces import SourcePosition
-from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
+from tests.helpers.connector_contexts import RecordingConnectorContext, typed
 
 pytestmark = pytest.mark.unit
 
@@ -66,27 +54,6 @@ def test_a_set_of_partitions_belongs_to_one_task(most: int) -> None:
     assert sum(map(len, sets)) == 8
     assert len(tasks) == min(most, 8)
     assert set_of(TopicPartition("a", 3), 8) == 6
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (b'{"at": 1600000000000}', 1_600_000_000_000),
-        (b'{"at": "2020-09-13T12:26:40Z"}', 1_600_000_000_000),
-        (b'{"at": "2020-09-13T12:26:40"}', 0),
-        (b'{"at": -5}', 0),
-        (b'{"at": 1e400}', 0),
-        (b'{"at": null}', 0),
-        (b'{"other": 1}', 0),
-        (b"[1]", 0),
-        (b"\xff", 0),
-        (b"[" * 100_000, 0),
-        (None, 0),
-    ],
-)
-def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
-    """A value without a legal time has no timestamp, so the record gets the time of mirroring."""
-    assert timestamp_of("at", value) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,10 +80,27 @@ def test_settings_are_checked(name: str, text: str, expected: str) -> None:
 
 @pytest.mark.parametrize(("setting", "expected"), [("", 0), ("12", 12), ("3", 3), ("x4", 12)])
 def test_more_partitions_are_a_number_or_a_factor(setting: str, expected: int) -> None:
-    """Fewer partitions than on the source are refused: records without a key keep their partition."""
-    assert hashed_partitions(setting, "a", 3) == expected
-    with pytest.raises(ConfigError, match=r"target.partitions: 2 given; expected at least 3, .* of a"):
-        hashed_partitions("2", "a", 3)
+    """An empty setting keeps the partitions of records."""
+    assert hashed_partitions(setting, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("hashed", "present", "text"),
+    [
+        (0, 2, "the target topic copy has 2 partitions, and a on the source has 3; expected at least as many"),
+        (6, 5, "the target topic copy has 5 partitions, and target.partitions asks for 6; expected at least as many"),
+        (2, 0, "target.partitions: 2 given; expected at least 3, the number of partitions of a"),
+        (0, 4, ""),
+        (6, 0, ""),
+    ],
+)
+def test_a_topic_that_the_mirror_has_not_begun_needs_its_partitions(hashed: int, present: int, text: str) -> None:
+    """Records without a key keep their partition. A topic that the mirror has begun grows, or some partitions wait."""
+    topic = MirroredTopic("a", "copy", 3, {}, 0, hashed)
+    found = topic_problems({}, "m", [topic], {"copy": present} if present else {})
+    assert found == ({} if not text else {"a": found["a"]})
+    assert found.get("a", "").startswith(text)
+    assert topic_problems({"copy": Claim("m", "a", "old:9092")}, "m", [topic], {"copy": present}) == {}
 
 
 def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,328 +111,6 @@ def test_without_its_library_the_connector_says_what_to_install(monkeypatch: pyt
     connector = MirrorConnector()
     with pytest.raises(ConfigError, match=r"confluent-kafka is missing in .*; install kiel-groups\[mirror\]"):
         connector.start(RecordingConnectorContext(CONFIG), typed(MirrorConnector, CONFIG))
-
-
-class FakeConsumer:
-    """A consumer of the source whose answers are given; an error is raised."""
-
-    def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
-        self._answers, self._ends = list(answers), ends
-        self.stopped: set[TopicPartition] = set()
-        self.seeks: list[tuple[TopicPartition, int]] = []
-        self.subscribed: list[Any] = []
-
-    def consume_batches(self, **_: object) -> Any:
-        return self._answer()
-
-    def subscribe(self, topic: str, starts: Any, numbers: Any) -> None:
-        self._answer()
-        self.subscribed.append((topic, starts, numbers))
-
-    def _answer(self) -> Any:
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def lag(self) -> dict[TopicPartition, int]:
-        return {}
-
-    def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
-        return self._ends
-
-    def paused(self) -> set[TopicPartition]:
-        return set(self.stopped)
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        self.stopped |= set(partitions)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        self.stopped -= set(partitions)
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        self.seeks.append((partition, offset))
-
-
-class FakeCheck:
-    """The directions of topics: each answer has the topics that are not copied to the target any more."""
-
-    is_due = True
-
-    def __init__(self, *answers: str) -> None:
-        self._answers = list(answers)
-
-    def turned(self) -> frozenset[str]:
-        return frozenset(self._answers.pop(0) if self._answers else "")
-
-
-class FakeWriter:
-    """A writer that fails with an error, if one is given."""
-
-    def __init__(self, error: Exception | None = None, positions: Mapping[TopicPartition, int] = {}) -> None:
-        self.error, self._positions = error, positions
-        self.begun: dict[TopicPartition, tuple[int, int] | None] = {}
-
-    def begin(self, beginnings: Mapping[TopicPartition, tuple[int, int] | None]) -> None:
-        self.begun |= beginnings
-
-    def write(self, _: object) -> None:
-        if self.error is not None:
-            raise self.error
-
-    def positions(self) -> Mapping[TopicPartition, int]:
-        return self._positions
-
-
-#: Partitions of two sets of two.
-FIRST, SECOND = sorted((TopicPartition("a", number) for number in range(2)), key=lambda each: set_of(each, 2))
-
-
-def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTaskContext) -> MirrorTask:
-    task = MirrorTask()
-    more = {"partition.sets": "2", "exactly.once": "true"}
-    vars(task).update(
-        _consumer=consumer,
-        _writers=dict(enumerate(writers)),
-        _context=context,
-        _settings=typed(MirrorConnector, CONFIG | more),
-        _names={"a": "a"},
-        _partitions=[FIRST, SECOND],
-        _progress=MirrorMetrics(context.metrics, [FIRST, SECOND]),
-        _check=FakeCheck(),
-    )
-    return task
-
-
-def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
-    """Return the metrics of a mirror, by name without the prefix, and topic."""
-    found = ((name, dict(labels).get("topic", ""), value) for name, labels, value in metrics.samples())
-    return {(name.removeprefix("mirror_"), topic): value for name, topic, value in found}
-
-
-def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is part of the lag until it is written. The checkpoint that counts is the oldest one of those behind."""
-    times = SimpleNamespace(now_s=100.0)
-    clock = SimpleNamespace(time=lambda: 1_000 + times.now_s, monotonic=lambda: times.now_s)
-    monkeypatch.setattr(mirror_metrics, "time", clock)
-    metrics, columns = Metrics(), cast("Any", FakeColumns(40, size_bytes=400, records=40))
-    topics = [f"t{number:03}" for number in range(102)]
-    progress = MirrorMetrics(metrics, [FIRST, SECOND, *(TopicPartition(topic, 0) for topic in topics)])
-    progress.measure(lambda: {FIRST: 10, SECOND: 100, TopicPartition("t101", 0): 7})
-    batches = [SourceBatch(FIRST, [columns, columns], "a")]
-    progress.begin({FIRST: [columns, columns]})
-    times.now_s += 1.0
-    progress.measure(dict)
-    assert shown(metrics)["lag_records", "a"] == 180
-    progress.end(batches)
-    found = shown(metrics)
-    assert (found["lag_records", "a"], found["lag_records", OTHERS], found["partitions", OTHERS]) == (100, 7, 3)
-    assert (found["records", "a"], found["bytes", "a"]) == (80, 800)
-    # The second partition, which is behind, has no checkpoint since the start.
-    assert found["checkpoint_timestamp_seconds", "a"] == 1_100
-    times.now_s += 1.0
-    progress.measure(lambda: {SECOND: 0})
-    found = shown(metrics)
-    assert (found["records_per_second", "a"], found["lag_records", "a"]) == (40, 0)
-    assert found["checkpoint_timestamp_seconds", "a"] == 1_101
-    assert len({topic for _, topic in found}) == 102
-
-
-def test_a_task_waits_for_a_source_that_is_gone() -> None:
-    """The status shows the problem once, and its end."""
-    context = RecordingTaskContext()
-    task = task_of(FakeConsumer(NoBrokersError(), NoBrokersError(), {}), context=context)
-    assert [task.poll() for _ in range(3)] == [[], [], []]
-    assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
-    assert context.metrics.counter("mirror_problems") == 1
-
-
-def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
-    """The task subscribes to its topics as soon as the source answers, at the positions of the start."""
-    context = RecordingTaskContext()
-    consumer = FakeConsumer(NoBrokersError(), None, {})
-    task = task_of(consumer, context=context)
-    vars(task).update(_unsubscribed=["a"], _next={FIRST: 7})
-    assert [task.poll(), task.poll()] == [[], []]
-    assert consumer.subscribed == [("a", {FIRST: 7}, [FIRST.partition, SECOND.partition])]
-    assert [bool(problem) for problem in context.problems] == [True, False]
-
-
-def test_a_task_that_starts_while_the_target_is_gone_waits() -> None:
-    """The status shows it. The next try begins anew; a refusal fails the task, and a stop ends the wait."""
-    errors: list[Exception] = [NoBrokersError("gone"), NoBrokersError("gone")]
-    context, task = RecordingTaskContext(), MirrorTask()
-    writer = SimpleNamespace(close=lambda: closed.append(True))
-    closed: list[bool] = []
-
-    def start() -> None:
-        assert task._writers == {}
-        task._writers[0] = cast("Any", writer)
-        if errors:
-            raise errors.pop()
-
-    vars(task).update(_start=start)
-    task.start(context, {"target.bootstrap.servers": "new:9092"})
-    assert context.problems == ["gone; trying again", ""]
-    assert len(closed) == 2
-    task._writers.clear()
-    errors.append(KielGroupsError("fenced"))
-    with pytest.raises(KielGroupsError, match="fenced"):
-        task.start(context, {})
-    errors.append(NoBrokersError("gone"))
-    with pytest.raises(TaskStoppedError):
-        task.start(RecordingTaskContext(stop_after=1), {"target.bootstrap.servers": "new:9092"})
-
-
-class FakeColumns(NamedTuple):
-    """The columns of records up to an offset."""
-
-    next_offset: int
-    size_bytes: int = 0
-    records: int = 1
-
-    @property
-    def first_offset(self) -> int:
-        return self.next_offset - self.records
-
-    def __len__(self) -> int:
-        return self.records
-
-
-def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
-    """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
-    columns = [FakeColumns(7, size_bytes=100, records=5)]
-    stopped = TaskStoppedError("stopped")
-    task = task_of(
-        FakeConsumer({FIRST: columns, SECOND: columns}),
-        FakeWriter(),
-        FakeWriter(stopped),
-        context=RecordingTaskContext(),
-    )
-    task._counts[FIRST] = 2, 40
-    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7, "records": 7, "bytes": 140})]
-    with pytest.raises(TaskStoppedError):
-        task.poll()
-
-
-def test_records_of_a_topic_that_was_stopped_wait() -> None:
-    """The partition pauses at the first record that was not written, and continues there if the topic is copied on."""
-    first = {FIRST: [FakeColumns(7)]}
-    consumer = FakeConsumer(first, {}, first)
-    task = task_of(consumer, FakeWriter(), FakeWriter(), context=RecordingTaskContext())
-    vars(task).update(_check=FakeCheck("a", ""))
-    assert task.poll() == []
-    assert (consumer.seeks, consumer.stopped) == ([(FIRST, 6)], {FIRST, SECOND})
-    assert task.poll() == []
-    assert consumer.stopped == set()
-    assert [position.source_offset["offset"] for position in task.poll()] == [7]
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ({FIRST: [FakeColumns(1)]}, "up to offset 7, and its log is at 0 again"),
-        (OffsetOutOfRangeError("out of range"), "up to offset 7, and its log is at 5 again"),
-    ],
-    ids=["earliest", "none"],
-)
-def test_a_source_topic_that_was_created_again_fails_the_task(answer: Any, expected: str) -> None:
-    """Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log."""
-    task = task_of(FakeConsumer(answer, ends={FIRST: 5}), FakeWriter(), context=RecordingTaskContext())
-    vars(task).update(_next={FIRST: 7})
-    with pytest.raises(KielGroupsError, match=f"{FIRST} of the source was mirrored {expected}"):
-        task.poll()
-
-
-@pytest.mark.parametrize(
-    ("found", "text"),
-    [({FIRST: 6}, "is at offset 6: records would be written again"), ({}, "is missing")],
-    ids=["lost in part", "lost"],
-)
-def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicPartition, int], text: str) -> None:
-    """Exactly once, a task writes no record again because the target has lost its last checkpoints."""
-    context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
-    task = task_of(FakeConsumer(), FakeWriter(positions=found), FakeWriter(), context=context)
-    with pytest.raises(KielGroupsError, match=f"last checkpoint of a:{FIRST.partition}, which .* 7, {text}"):
-        task._positions(context)
-    current = FakeWriter(positions={FIRST: 8})
-    assert task_of(FakeConsumer(), current, FakeWriter(), context=context)._positions(context) == {FIRST: 8}
-
-
-def test_a_mirror_does_not_continue_on_another_target() -> None:
-    """There, the records before the stored positions are missing. At least once, checkpoints may be ahead of these."""
-    context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
-    task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), context=context)
-    vars(task).update(_settings={**task._settings, "exactly.once": False})
-    assert task._positions(context) == {FIRST: 7}
-    vars(task).update(_writers={0: FakeWriter(positions={SECOND: 7})})
-    with pytest.raises(
-        KielGroupsError, match=f"no checkpoint of {FIRST}, which was mirrored up to offset 7: .* another"
-    ):
-        task._positions(context)
-
-
-@pytest.mark.parametrize(
-    ("stored", "starts", "resumes", "begun", "position"),
-    [
-        (None, "", (), {FIRST: None}, None),
-        (None, "9", (), {FIRST: (9, 70)}, 9),
-        (4, "9", (), {}, None),
-        (4, "", (9, 9), {FIRST: (9, 70)}, 9),
-        (None, "5", (9, 9), {FIRST: (9, 70)}, 9),
-        (12, "", (9, 9), {}, None),
-    ],
-    ids=["new", "after a bulk copy", "begun", "turned forward", "turned forward, new", "continued"],
-)
-def test_where_partitions_begin(
-    stored: int | None,
-    starts: str,
-    resumes: tuple[int, ...],
-    begun: Mapping[TopicPartition, tuple[int, int] | None],
-    position: int | None,
-) -> None:
-    """
-    What the target has already has a checkpoint at once, and its position is stored by the next poll. After a turn
-    forward, that is what was copied back.
-    """
-    writer, context = FakeWriter(), RecordingTaskContext()
-    task = task_of(FakeConsumer({}), writer, FakeWriter(), context=context)
-    offsets = json.dumps({"a": {str(FIRST.partition): int(starts)}}) if starts else ""
-    vars(task).update(
-        _settings={**task._settings, "start.offsets": offsets},
-        _partitions=[FIRST],
-        _next={} if stored is None else {FIRST: stored},
-        _claims={"a": Claim("c", "a", "old:9092", resumes=resumes)},
-    )
-    task._counts[FIRST] = 3, 30
-    target = SimpleNamespace(logs=lambda topics: {FIRST: (0, 70)} if topics else {})
-    task._begin(cast("Any", target))
-    assert writer.begun == begun
-    assert task._next.get(FIRST) == (position or stored)
-    found = [SourcePosition(FIRST._asdict(), {"offset": position, "records": 3, "bytes": 30})] if position else []
-    assert [task.poll(), task._begun] == [found, []]
-
-
-def test_a_topic_that_was_turned_as_its_task_began_has_no_first_checkpoint() -> None:
-    """
-    The end of its log on the target may be behind records that producers have written there since. The task reads its
-    claim again, and waits for its new settings.
-    """
-    writer, context = FakeWriter(), RecordingTaskContext()
-    task = task_of(FakeConsumer({}), writer, FakeWriter(), context=context)
-    ends: list[int] = []
-
-    class TurnedCheck(FakeCheck):
-        def turned(self) -> frozenset[str]:
-            # The end must be one that was read before.
-            return frozenset("a" if ends else "")
-
-    offsets = json.dumps({"a": {str(FIRST.partition): 9}})
-    vars(task).update(_settings={**task._settings, "start.offsets": offsets}, _claims={}, _check=TurnedCheck())
-    target = SimpleNamespace(logs=lambda _: ends.append(70) or {FIRST: (0, 70)})
-    with pytest.raises(RetriableBrokerError, match="the direction of a has changed since the task began"):
-        task._begin(cast("Any", target))
-    assert (writer.begun, task._next, task._begun) == ({}, {}, [])
 
 
 @pytest.mark.parametrize(
@@ -464,10 +126,10 @@ def test_offsets_that_the_source_does_not_have_are_refused(
 ) -> None:
     """The task would read from a position where the log may once be, and skip all records before it."""
     source = SimpleNamespace(end_offsets=lambda wanted: dict.fromkeys(wanted, 7))
-    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
-    with pytest.raises(ConfigError, match=text):
-        check_starts("old:9092", json.dumps(starts), {"a": 3})
-    check_starts("old:9092", '{"a": {"0": 7}}', {"a": 3})
+    monkeypatch.setattr(topics_module, "SingleConsumer", lambda _: nullcontext(source))
+    found = start_problems("old:9092", json.dumps(starts), {"a": 3})
+    assert [problem.startswith(text) for problem in found.values()] == [True], found
+    assert start_problems("old:9092", '{"a": {"0": 7}}', {"a": 3}) == {}
 
 
 @pytest.mark.parametrize(
@@ -477,10 +139,10 @@ def test_a_run_with_an_end_waits_for_no_topic_that_is_stopped(
     direction: str, must_move: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for the command that turns the topic, which was perhaps killed."""
-    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: {"a": claim})
+    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: ({"a": claim}, {}))
     claim = Claim("c", "a", "old:9092", direction=direction)
-    monkeypatch.setattr(connector, "_topics", lambda: {"a": 1})
-    monkeypatch.setattr(connector_module, "_target_of", lambda _: target)
+    monkeypatch.setattr(connector, "_topics", lambda: FoundTopics({"a": 1}, {}))
+    monkeypatch.setattr(connector_module, "target_of", lambda _: target)
     stops = must_move and direction != BACK
     expected = pytest.raises(KielGroupsError, match="the topic a is stopped while") if stops else nullcontext()
     with expected:
@@ -493,8 +155,8 @@ def test_dead_letters_that_would_go_to_a_mirror_are_refused(monkeypatch: pytest.
     settings = typed(MirrorConnector, CONFIG | {"dead.letter.topic": "a"})
     connector, _ = connector_of(lambda _: [])
     del vars(connector)["_configured"]
-    vars(connector).update(_target=target, _topics=lambda: {"a": 1}, _settings=settings)
-    monkeypatch.setattr(connector_module, "_target_of", lambda _: SimpleNamespace(check=lambda *_, **__: {}))
+    vars(connector).update(_target=target, _topics=lambda: FoundTopics({"a": 1}, {}), _settings=settings)
+    monkeypatch.setattr(connector_module, "target_of", lambda _: SimpleNamespace(check=lambda *_, **__: ({}, {})))
     for prepare in (
         lambda: connector.task_configs(1),
         lambda: connector.checked_topics("c", settings, timeout_s=1, must_move=False),
@@ -507,32 +169,122 @@ def connector_of(configured: Callable[[int], Any]) -> tuple[MirrorConnector, Rec
     connector, context = MirrorConnector(), RecordingConnectorContext(CONFIG)
     ended = SimpleNamespace(wait=lambda _: False)
     settings = typed(MirrorConnector, CONFIG)
-    vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured, _known={})
+    vars(connector).update(_context=context, _settings=settings, _ended=ended, _configured=configured)
+    vars(connector).update(_known={}, _problems={})
     return connector, context
 
 
+def planned(connector: MirrorConnector, target: FakeTarget, partitions: int, problems: Mapping[str, str] = {}) -> Any:
+    """Return the task of a connector whose source has as many partitions of each claimed topic."""
+    vars(connector).pop("_configured", None)
+    found = FoundTopics(dict.fromkeys(target.claims_of_all, partitions), problems)
+    vars(connector).update(_target=target, _topics=lambda: found)
+    (config,) = connector.task_configs(1)
+    return config
+
+
 class FakeTarget:
-    """A target whose topics are claimed already, with a number of partitions."""
+    """A target whose topics are claimed already, with a number of partitions. It may refuse claims and growth."""
 
     def __init__(self, claims: Mapping[str, Claim], partitions: int) -> None:
-        self._claims, self._partitions = claims, partitions
+        self.claims_of_all, self._partitions = claims, partitions
+        self.unclaimed, self.ungrown = dict[str, str](), dict[str, str]()
+        self.grown: list[str] = []
 
     def create_checkpoints(self, *_: object) -> None: ...
 
-    def create(self, *_: object) -> None: ...
+    def create(self, *_: object) -> tuple[dict[str, int], dict[str, str]]:
+        return dict(self.partitions()), {}
 
-    def claim(self, *_: object) -> Mapping[str, Claim]:
-        return self._claims
+    def grow(self, topics: Sequence[MirroredTopic]) -> dict[str, str]:
+        self.grown += [topic.target for topic in topics]
+        return {topic.source: self.ungrown[topic.source] for topic in topics if topic.source in self.ungrown}
+
+    def claim(self, *_: object) -> tuple[Mapping[str, Claim], Mapping[str, str]]:
+        return self.claims_of_all, self.unclaimed
+
+    def latest_claims(self) -> Mapping[str, Claim]:
+        return self.claims_of_all
 
     def partitions(self) -> Mapping[str, int]:
-        return dict.fromkeys(self._claims, self._partitions)
+        return dict.fromkeys(self.claims_of_all, self._partitions)
+
+
+def test_a_topic_that_has_grown_grows_on_the_target() -> None:
+    """
+    Its new partitions are copied, too. A topic that is copied back, or whose keys are hashed anew, does not grow. If
+    the target refuses, the partitions that it has are copied, and the status says which records wait, for how long.
+    """
+    claims = {"a": Claim("c", "a", "old:9092"), "b": Claim("c", "b", "old:9092", 0, BACK, (7, 8, 9))}
+    target, (connector, context) = FakeTarget(claims, 3), connector_of(lambda _: [])
+    config = planned(connector, target, 4)
+    assert (target.grown, context.problems) == (["a"], [""])
+    assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(4)]
+    assert json.loads(config[BACK_KEY]) == [["b", 0, 7], ["b", 1, 8], ["b", 2, 9]]
+
+    target.ungrown["a"] = "the target refuses to add partitions to a"
+    config = planned(connector, target, 4)
+    assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(3)]
+    assert context.problems[-1] == "the target refuses to add partitions to a"
+    ended = iter([False, True])
+    vars(connector).update(_ended=SimpleNamespace(wait=lambda _: next(ended)))
+    connector._watch()
+    assert context.reconfigurations == 1
+
+    vars(connector).update(_settings={**connector._settings, "target.partitions": "3"})
+    planned(connector, target, 4)
+    assert target.grown == ["a", "a"]
+    assert context.problems[-1].endswith("add partitions on the target, after which keys have other partitions there")
+    planned(connector, target, 3)
+    assert context.problems[-1] == ""
+
+
+def test_a_topic_with_a_problem_keeps_no_other_topic_from_being_copied(caplog: pytest.LogCaptureFixture) -> None:
+    """The status and, once, the log say why it waits. If all topics have problems, the connector fails."""
+    claims = {name: Claim("c", name, "old:9092") for name in ("a", "b")}
+    target, (connector, context) = FakeTarget(claims, 3), connector_of(lambda _: [])
+    target.unclaimed["b"] = "the source topic b was deleted and created again"
+    for _ in range(2):
+        config = planned(connector, target, 3, {"x": "topics: the source has no topic 'x'"})
+        assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(3)]
+    assert context.problems[-1] == f"topics: the source has no topic 'x'; {target.unclaimed['b']}"
+    assert [record.message for record in caplog.records] == [
+        "c: topics: the source has no topic 'x'; other topics are copied",
+        f"c: {target.unclaimed['b']}; other topics are copied",
+    ]
+    target.unclaimed["a"] = "of another mirror"
+    with pytest.raises(ConfigError, match="created again"):
+        planned(connector, target, 3)
+    assert summary({name: name * 2 for name in "abcde"}) == "aa; bb; cc; also d, e"
+
+
+@pytest.mark.parametrize("must_move", [True, False])
+def test_a_restart_is_not_refused_for_a_topic_that_was_mirrored_before(
+    must_move: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are mirrored meanwhile, unless the run waits for all topics. A new topic with a problem is refused."""
+    problems = {"a": "the source topic a was deleted and created again"}
+    target = SimpleNamespace(check=lambda *_, **__: ({"a": Claim("c", "a", "old:9092")}, problems))
+    connector, settings = MirrorConnector(), typed(MirrorConnector, CONFIG)
+    monkeypatch.setattr(connector, "_topics", lambda: FoundTopics({"a": 1, "b": 1}, {}))
+    monkeypatch.setattr(connector_module, "target_of", lambda _: target)
+    with pytest.raises(ConfigError, match="topic a was") if must_move else nullcontext():
+        connector.checked_topics("c", settings, timeout_s=1, must_move=must_move)
+    if not must_move:
+        # Its name on the target cannot change.
+        renamed = typed(MirrorConnector, CONFIG | {"target.topic.format": "copy.${topic}"})
+        with pytest.raises(ConfigError, match="topic a was"):
+            connector.checked_topics("c", renamed, timeout_s=1, must_move=False)
+    problems["b"] = "the target topic b is the mirror of x"
+    with pytest.raises(ConfigError, match="topic a was" if must_move else "mirror of x"):
+        connector.checked_topics("c", settings, timeout_s=1, must_move=must_move)
 
 
 @pytest.mark.parametrize("partitions", [3, 4])
 def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: pytest.LogCaptureFixture) -> None:
     """
-    A topic is copied back from the end of its mirrored records, and a stopped topic has no task. A target topic that
-    has more partitions than its source is refused, because the records of some would not be copied back.
+    A topic is copied back from the end of its mirrored records, and a stopped topic has no task. Records of partitions
+    that the source does not have wait.
     """
     claims = {
         "forward": Claim("c", "forward", "old:9092"),
@@ -541,15 +293,10 @@ def test_tasks_are_made_for_the_directions_of_topics(partitions: int, caplog: py
         # The third partition is newer than the turn.
         "back": Claim("c", "back", "old:9092", 0, BACK, (7, 8)),
     }
-    connector, _ = connector_of(lambda _: [])
-    del vars(connector)["_configured"]
-    target = FakeTarget(claims, partitions)
-    vars(connector).update(_target=target, _topics=lambda: dict.fromkeys(claims, 3))
-    if partitions > 3:
-        with pytest.raises(ConfigError, match="back has 4 partitions, and the source topic back, which it is copied"):
-            connector.task_configs(1)
-        return
-    (config,) = connector.task_configs(1)
+    connector, context = connector_of(lambda _: [])
+    config = planned(connector, FakeTarget(claims, partitions), 3)
+    shown = "the target topic back has 4 partitions, and the source topic back, which it is copied back to, has 3; "
+    assert context.problems[0].startswith(shown) if partitions > 3 else context.problems == [""]
     assert json.loads(config[PARTITIONS_KEY]) == [["forward", number] for number in range(3)]
     assert json.loads(config[BACK_KEY]) == [["back", 0, 7], ["back", 1, 8], ["back", 2, 0]]
     assert "topic stopped is stopped while 'kiel-groups mirror reverse' turns it round" in caplog.text
@@ -612,6 +359,16 @@ def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPat
     """
     partitions = {"kiel-mirror-m": {0}, "kiel-mirror-claims": {0}, "orders": {0, 1}, "being created": None}
     source = SimpleNamespace(topics=partitions.keys, partitions_for_topic=partitions.get)
-    monkeypatch.setattr(connector_module, "SingleConsumer", lambda _: nullcontext(source))
-    monkeypatch.setattr(connector_module, "open_target", lambda _: SimpleNamespace(claims=dict))
-    assert source_topics("old:9092", ["*"], may_be_mirrors=True) == {"orders": 2}
+    monkeypatch.setattr(topics_module, "SingleConsumer", lambda _: nullcontext(source))
+    assert source_topics("old:9092", ["*"], None) == ({"orders": 2}, {})
+    connector, opened = MirrorConnector(), list[Any]()
+    target = SimpleNamespace(latest_claims=lambda: {"orders": Claim("m", "x", "older:9092")})
+    monkeypatch.setattr(connector_module, "open_target", lambda config: opened.append(config) or target)
+    vars(connector).update(_settings=typed(MirrorConnector, CONFIG | {"topics": "orders,none"}))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="the source has no topic 'none'"):
+            connector._topics()
+    # The clients of the source are made once.
+    assert opened == [{"bootstrap.servers": "old:9092"}]
+    found = source_topics("old:9092", ["*"], connector._source_claims)
+    assert "orders of the source is itself the mirror of x of older:9092" in found.problems["orders"]

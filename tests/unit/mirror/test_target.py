@@ -5,11 +5,24 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.errors import ConfigError
-from kiel_groups.mirror.values import CLAIMS_TOPIC, Claim, MirroredTopic, check_claims, check_dead_letters
+from kiel_groups.mirror.topics import refuse
+from kiel_groups.mirror.values import (
+    CLAIMS_TOPIC,
+    Claim,
+    MirroredTopic,
+    check_dead_letters,
+    check_mirror,
+    topic_problems,
+)
 
 pytestmark = pytest.mark.unit
 
 CLAIMS = {"copy.a": Claim("m", "a", "old-1:9092,old-2")}
+
+
+def check_claims(mirror: str, source: str, topic: str, target: str) -> None:
+    check_mirror(CLAIMS, mirror, source)
+    refuse(topic_problems(CLAIMS, mirror, [MirroredTopic(topic, target, 1, {})], {}))
 
 
 @pytest.mark.parametrize(
@@ -19,7 +32,7 @@ CLAIMS = {"copy.a": Claim("m", "a", "old-1:9092,old-2")}
 )
 def test_a_claim_is_granted(mirror: str, source: str, topic: str, target: str) -> None:
     """A mirror keeps its topics when the addresses of its source change in part."""
-    check_claims(CLAIMS, mirror, source, [MirroredTopic(topic, target, 1, {})])
+    check_claims(mirror, source, topic, target)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +60,7 @@ def test_a_claim_is_refused(mirror: str, source: str, target: str, expected: str
     names of a topic, commands such as ``mirror reverse`` would not know which one is meant.
     """
     with pytest.raises(ConfigError, match=expected):
-        check_claims(CLAIMS, mirror, source, [MirroredTopic("a", target, 1, {})])
+        check_claims(mirror, source, "a", target)
 
 
 @pytest.mark.parametrize("topic", ["mirrored", "b", CLAIMS_TOPIC])

@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as TargetPartition
 
-from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, TaskStoppedError
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror import target as target_module
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
@@ -90,6 +90,8 @@ def written(
 ) -> list[bytes | None]:
     """Write five records while the target has a fault, and return the values that the target has then."""
     writer, topic = writer_of(kafka, context, exactly_once=exactly_once)
+    # As a partition that has checkpoints.
+    writer._reached.add(PARTITION)
     try:
         fault()
         writer.write([batch(topic, *range(5))])
@@ -284,38 +286,34 @@ def test_a_batch_is_larger_than_a_queue_of_the_user(kafka: MockKafka, exactly_on
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "text"),
+    ("code", "is_passing", "text"),
     [
-        (KafkaError.NOT_CONTROLLER, KielGroupsError, "cannot create copy"),
-        (KafkaError.THROTTLING_QUOTA_EXCEEDED, KielGroupsError, "cannot create copy"),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConfigError, "refuses to create copy: Broker: Topic authorization"),
-        (KafkaError.POLICY_VIOLATION, ConfigError, "refuses to create copy: Broker: Policy violation"),
-        (KafkaError.TOPIC_ALREADY_EXISTS, None, ""),
+        (KafkaError.NOT_CONTROLLER, True, "cannot create copy"),
+        (KafkaError.THROTTLING_QUOTA_EXCEEDED, True, "cannot create copy"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, "the target refuses to create copy: Broker: Topic authorizat"),
+        (KafkaError.POLICY_VIOLATION, False, "the target refuses to create copy: Broker: Policy violation"),
+        (KafkaError.TOPIC_ALREADY_EXISTS, False, ""),
     ],
 )
-def test_faults_while_topics_are_created(code: int, kind: type[Exception] | None, text: str) -> None:
-    """The connector tries again after an error that may pass, which is no ConfigError; other errors fail it at once."""
+def test_faults_while_topics_are_created_or_grow(code: int, is_passing: bool, text: str) -> None:
+    """The connector tries again after an error that may pass. Other errors concern one topic."""
     future: Future[None] = Future()
     future.set_exception(KafkaException(KafkaError(code)))
     target = TargetCluster({"bootstrap.servers": "new:9092"})
     admin = SimpleNamespace(
-        create_topics=lambda _, **__: {"copy": future}, list_topics=lambda timeout: SimpleNamespace(topics={})
+        create_topics=lambda _, **__: {"copy": future},
+        create_partitions=lambda _, **__: {"copy": future},
+        list_topics=lambda timeout: SimpleNamespace(topics={}),
     )
     vars(target).update(_admin=admin)
     topics = [MirroredTopic("a", "copy", 3, {})]
-    if kind is None:
-        target.create(topics, 1)
+    if is_passing:
+        with pytest.raises(RetriableBrokerError, match=text):
+            target.create(topics, 1)
+        with pytest.raises(RetriableBrokerError, match="cannot add partitions to copy"):
+            target.grow(topics)
         return
-    with pytest.raises(kind, match=text) as failed:
-        target.create(topics, 1)
-    assert isinstance(failed.value, ConfigError) == (kind is ConfigError)
-
-
-def test_a_target_topic_with_fewer_partitions_than_the_source_is_refused() -> None:
-    """The connector fails with one line, also if the topic of the source has grown while it was mirrored."""
-    target = TargetCluster({"bootstrap.servers": "new:9092"})
-    present = {"copy": SimpleNamespace(partitions=[0, 1])}
-    vars(target).update(_admin=SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(topics=present)))
-    expected = "the target topic copy has 2 partitions, and a on the source has 3; expected at least as many"
-    with pytest.raises(ConfigError, match=expected):
-        target.create([MirroredTopic("a", "copy", 3, {})], 1)
+    counts, refused = target.create(topics, 1)
+    assert counts == ({} if text else {"copy": 3})
+    assert [problem.startswith(text) for problem in refused.values()] == [True] * bool(text)
+    assert target.grow(topics)["a"].startswith("the target refuses to add partitions to copy, as a on the source has 3")

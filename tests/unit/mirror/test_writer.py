@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -32,16 +33,24 @@ class FakeProducer:
     limits: ClassVar[Mapping[str, int]] = {}
     #: The errors of ``init_transactions``, in turn.
     errors: ClassVar[list[KafkaError]] = []
+    #: The numbers of partitions of the topic that the broker knows, in turn, before it knows all of them.
+    partitions: ClassVar[list[int]] = []
     made: ClassVar[list[FakeProducer]] = []
 
     def __init__(self, config: Mapping[str, Any], logger: object) -> None:
         self.config, self.calls = config, list[str]()
+        self.metadata_requests = 0
         self.written: dict[str, list[bytes | None]] = {}
         #: The topic of each record, and its key and partition.
         self.topics: list[str] = []
         self.placed: list[tuple[bytes | None, int]] = []
         self.timestamps: list[int] = []
         self.made.append(self)
+
+    def list_topics(self, topic: str, _: float) -> Any:
+        self.metadata_requests += 1
+        count = self.partitions.pop(0) if self.partitions else 4
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions=range(count))})
 
     def init_transactions(self, _: float) -> None:
         if self.errors:
@@ -137,6 +146,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SLICE_S", 0.0)
     monkeypatch.setattr(FakeProducer, "limits", {"dead": 10_000})
     monkeypatch.setattr(FakeProducer, "errors", [])
+    monkeypatch.setattr(FakeProducer, "partitions", [])
     monkeypatch.setattr(FakeProducer, "made", [])
 
 
@@ -182,6 +192,55 @@ def test_a_record_that_no_topic_takes_fails_the_writer(
     with pytest.raises(KielGroupsError, match=r"max\.message\.bytes of a topic has changed since .*, and a restart"):
         writer.write([batch(0, 10, size)])
     assert "commit" not in producer.calls
+
+
+@pytest.mark.parametrize("limit", [LIMIT, 10_000], ids=["refused", "taken"])
+@pytest.mark.parametrize("dead", ["", "dead"], ids=["no dead letters", "dead letters"])
+def test_a_record_that_may_be_refused_is_written_alone(limit: int, dead: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    At least once, the records before it are stored, with their checkpoint, and those after it are not written. So no
+    restart writes a record again. If the topic takes the record, the order is kept.
+    """
+    monkeypatch.setattr(FakeProducer, "limits", {"copy": limit, "dead": LIMIT})
+    writer, producer = writer_of(FakeTarget(None, [1], [2], [3], [4], [5]), exactly_once=False, dead=dead)
+    batches = [batch(4, 10, 500, 20, 300, 30)]
+    if limit == LIMIT:
+        text = r"refuses to store the record at offset 5 of a:3: .*too large"
+        text = "the topic of dead letters does not take the record: .*too large" if dead else text
+        with pytest.raises(KielGroupsError, match=text):
+            writer.write(batches)
+        assert [each.next_offset for each in writer.written] == [5]
+        assert [each["source"] for each in checkpoints(producer)] == [5]
+        with pytest.raises(KielGroupsError, match=text):
+            writer.write([batch(5, 500, 20, 300, 30)])
+        assert writer.written == []
+        assert [len(value or b"") for value in producer.written["copy"]] == [10]
+        return
+    writer.write(batches)
+    assert [len(value or b"") for value in producer.written["copy"]] == [10, 500, 20, 300, 30]
+    assert [each["source"] for each in checkpoints(producer)] == [5, 6, 7, 8, 9]
+    assert sum(each.records for each in writer.written) == 5
+
+
+def test_a_topic_with_a_large_limit_divides_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a record whose size is near the limit of its own topic is written alone."""
+    monkeypatch.setattr(FakeProducer, "limits", {"copy": 300})
+    writer, producer = writer_of(exactly_once=False, dead="", limits=TopicLimits(largest_bytes=300))
+    writer.write([batch(4, 90, 270, 100)])
+    assert [each["source"] for each in checkpoints(producer)] == [7]
+
+
+def test_a_writer_waits_until_the_producer_knows_a_new_partition() -> None:
+    """The library would refuse its records. It is asked once for each partition that had no checkpoint."""
+    writer, producer = writer_of(FakeTarget(None, [1], [2]))
+    producer.partitions.append(3)
+    for first in (0, 1):
+        writer.write([batch(first, 10)])
+    assert producer.metadata_requests == 2
+    writer, producer = writer_of(FakeTarget({'["a", 3, 0]': {"source": 7, "target": 5}}))
+    writer.positions()
+    writer.write([batch(7, 10)])
+    assert producer.metadata_requests == 0
 
 
 def test_a_dead_letter_is_written_in_the_next_transaction() -> None:

@@ -66,6 +66,11 @@ def test_topics_and_progress() -> None:
             "the task waits for the so",
         ),
         ("RUNNING", "the target n has not stored 3 records within 10 s; trying again", "the task waits for the target"),
+        (
+            "RUNNING",
+            "a:0 of the source was mirrored up to offset 7, and its log is at 0 again: x",
+            "the task copies other",
+        ),
         ("FAILED", "KielGroupsError: the target n refuses to store the record at offset 3 of a:1: x", "raise max.m"),
         ("FAILED", "KielGroupsError: the target n has fenced this task: x", "no other mirror may have the same name"),
         ("FAILED", "ValueError: x", "remove the cause; 'kiel-groups connectors restart m --with-tasks --only-failed"),

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -331,20 +332,28 @@ def test_failures_end_the_process_that_has_them(runs: list[mirror_run.MirrorRun]
 def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
     runs: list[mirror_run.MirrorRun], command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would wait for ever for a topic that is stopped or deleted. A cluster that does not answer is waited for."""
+    """
+    It would wait for ever for a topic that is stopped or deleted, or that the connector does not copy. A cluster that
+    does not answer is waited for.
+    """
     monkeypatch.setattr(mirror_run, "_STILL_S", -1)
     monkeypatch.setattr(mirror_run, "_INTERVAL_S", 0)
     monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: mirror())
     command(*START, "--until-caught-up")
     errors: list[Exception] = [NoBrokersError(), KielGroupsError("the topic a is stopped")]
 
-    def check() -> Mapping[str, int]:
+    def checked(topic: str) -> Mapping[str, int]:
         if errors:
             raise errors.pop(0)
-        return {"b": 1}
+        return {topic: 1}
 
-    for text in ("the topic a is stopped", "the source has no topic a"):
+    waits = WorkStatus(WorkState.RUNNING, "h:1", problem="the target refuses to add partitions")
+    for text, topic in (("the topic a is stopped", "b"), ("the source has no topic a", "b"), (waits.problem, "a")):
+        if topic == "a":
+            view = mirror(statuses={ConnectorId("mirror"): waits})
+            monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, view=view, **__: view)
         progress = MirrorProgress(mirror(), runs[0].logs)
+        check = partial(checked, topic)
         following = replace(runs[0], check=check)._follow(cast("Any", SimpleNamespace(url="")), progress, str)
         with pytest.raises(KielGroupsError, match=f"^the mirror cannot catch up any more: {text}$"):
             asyncio.run(following)

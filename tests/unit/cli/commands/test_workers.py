@@ -278,6 +278,10 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
             "task logs-0 makes no progress: no broker knows the topic t",
         ),
         (
+            group({ConnectorId("logs"): WorkStatus(WorkState.RUNNING, "", problem="the source has no topic t")}),
+            "connector logs lacks a part of its work: the source has no topic t",
+        ),
+        (
             replace(
                 group({ConnectorId("logs"): WorkStatus(WorkState.UNASSIGNED, "")}), owners={ConnectorId("logs"): "w3"}
             ),

@@ -23,6 +23,7 @@ class Bench:
     def __init__(self) -> None:
         self.counts, self.stores = use(Counts()), FakeStores()
         self.started: list[bool] = []
+        self.problems: list[str] = []
         config = {"tasks.max": "2", "limit": "5"}
         self.runner = ConnectorRunner(
             runner_context(
@@ -31,12 +32,16 @@ class Bench:
                 task=None,
                 stores=self.stores,
                 started=lambda: self.started.append(True),
+                problem=self.problems.append,
             )
         )
 
 
 async def test_a_connector_configures_its_tasks_and_is_stopped() -> None:
-    """The configurations are stored after the start, and again when the connector asks for it."""
+    """
+    The configurations are stored after the start, and again when the connector asks for it. A problem that it reports
+    is shown.
+    """
     bench = Bench()
     running = asyncio.ensure_future(bench.runner.run())
     await eventually(lambda: bench.stores.tasks, "the runner to get there")
@@ -46,6 +51,8 @@ async def test_a_connector_configures_its_tasks_and_is_stopped() -> None:
     await asyncio.get_running_loop().run_in_executor(None, bench.counts.connectors["c"].request_task_reconfiguration)
     await eventually(lambda: len(bench.stores.tasks) == 2, "the runner to get there")
     assert bench.stores.tasks[1] == [{"limit": "6"}]
+    bench.counts.connectors["c"].report_problem("a table is missing")
+    await eventually(lambda: bench.problems == ["a table is missing"], "the problem")
     bench.runner.request_stop()
     await running
     assert bench.counts.methods("c") == ["start", "task_configs", "task_configs", "stop"]

@@ -1,0 +1,411 @@
+"""The task of ``Mirror`` without a server: what it copies, what waits, and where it begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from kiel_groups.errors import (
+    ConfigError,
+    KielGroupsError,
+    NoBrokersError,
+    OffsetOutOfRangeError,
+    RetriableBrokerError,
+    TaskStoppedError,
+)
+from kiel_groups.metrics import Metrics
+from kiel_groups.mirror import metrics as mirror_metrics
+from kiel_groups.mirror.connector import MirrorConnector
+from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
+from kiel_groups.mirror.task import MirrorTask, timestamp_of
+from kiel_groups.mirror.values import (
+    Claim,
+    SourceBatch,
+    set_of,
+)
+from kiel_groups.model import TopicPartition
+from kiel_groups.workers.plugins.interfaces import SourcePosition
+from tests.helpers.connector_contexts import RecordingTaskContext, typed
+
+pytestmark = pytest.mark.unit
+
+CONFIG = {"source.bootstrap.servers": "old:9092", "target.bootstrap.servers": "new:9092", "topics": "a,b*"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b'{"at": 1600000000000}', 1_600_000_000_000),
+        (b'{"at": "2020-09-13T12:26:40Z"}', 1_600_000_000_000),
+        (b'{"at": "2020-09-13T12:26:40"}', 0),
+        (b'{"at": -5}', 0),
+        (b'{"at": 1e400}', 0),
+        (b'{"at": null}', 0),
+        (b'{"other": 1}', 0),
+        (b"[1]", 0),
+        (b"\xff", 0),
+        (b"[" * 100_000, 0),
+        (None, 0),
+    ],
+)
+def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
+    """A value without a legal time has no timestamp, so the record gets the time of mirroring."""
+    assert timestamp_of("at", value) == expected
+
+
+class FakeConsumer:
+    """A consumer of the source whose answers are given; an error is raised."""
+
+    def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
+        self._answers, self._ends = list(answers), ends
+        self.stopped: set[TopicPartition] = set()
+        self.seeks: list[tuple[TopicPartition, int]] = []
+        self.subscribed: list[Any] = []
+
+    def consume_batches(self, **_: object) -> Any:
+        return self._answer()
+
+    def subscribe(self, topic: str, starts: Any, numbers: Any) -> None:
+        self._answer()
+        self.subscribed.append((topic, starts, numbers))
+
+    def _answer(self) -> Any:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def lag(self) -> dict[TopicPartition, int]:
+        return {}
+
+    def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
+        return self._ends
+
+    def paused(self) -> set[TopicPartition]:
+        return set(self.stopped)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        self.stopped |= set(partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        self.stopped -= set(partitions)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self.seeks.append((partition, offset))
+
+
+class FakeCheck:
+    """The directions of topics: each answer has the topics that are not copied to the target any more."""
+
+    is_due = True
+
+    def __init__(self, *answers: str) -> None:
+        self._answers = list(answers)
+
+    def turned(self) -> frozenset[str]:
+        return frozenset(self._answers.pop(0) if self._answers else "")
+
+
+class FakeWriter:
+    """A writer that fails with an error, if one is given."""
+
+    def __init__(self, error: Exception | None = None, positions: Mapping[TopicPartition, int] = {}) -> None:
+        self.error, self._positions = error, positions
+        self.written: list[SourceBatch] = []
+        self.begun: dict[TopicPartition, tuple[int, int] | None] = {}
+
+    def begin(self, beginnings: Mapping[TopicPartition, tuple[int, int] | None]) -> None:
+        self.begun |= beginnings
+
+    def write(self, batches: Sequence[SourceBatch]) -> None:
+        self.written = [] if self.error is not None else list(batches)
+        if self.error is not None:
+            raise self.error
+
+    def positions(self) -> Mapping[TopicPartition, int]:
+        return self._positions
+
+
+#: Partitions of two sets of two.
+FIRST, SECOND = sorted((TopicPartition("a", number) for number in range(2)), key=lambda each: set_of(each, 2))
+
+
+def task_of(consumer: FakeConsumer, *writers: FakeWriter, context: RecordingTaskContext) -> MirrorTask:
+    task = MirrorTask()
+    more = {"partition.sets": "2", "exactly.once": "true"}
+    vars(task).update(
+        _consumer=consumer,
+        _writers=dict(enumerate(writers)),
+        _context=context,
+        _settings=typed(MirrorConnector, CONFIG | more),
+        _names={"a": "a"},
+        _partitions=[FIRST, SECOND],
+        _progress=MirrorMetrics(context.metrics, [FIRST, SECOND]),
+        _check=FakeCheck(),
+    )
+    return task
+
+
+def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
+    """Return the metrics of a mirror, by name without the prefix, and topic."""
+    found = ((name, dict(labels).get("topic", ""), value) for name, labels, value in metrics.samples())
+    return {(name.removeprefix("mirror_"), topic): value for name, topic, value in found}
+
+
+def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is part of the lag until it is written. The checkpoint that counts is the oldest one of those behind."""
+    times = SimpleNamespace(now_s=100.0)
+    clock = SimpleNamespace(time=lambda: 1_000 + times.now_s, monotonic=lambda: times.now_s)
+    monkeypatch.setattr(mirror_metrics, "time", clock)
+    metrics, columns = Metrics(), cast("Any", FakeColumns(40, size_bytes=400, records=40))
+    topics = [f"t{number:03}" for number in range(102)]
+    progress = MirrorMetrics(metrics, [FIRST, SECOND, *(TopicPartition(topic, 0) for topic in topics)])
+    progress.measure(lambda: {FIRST: 10, SECOND: 100, TopicPartition("t101", 0): 7})
+    batches = [SourceBatch(FIRST, [columns, columns], "a")]
+    progress.begin({FIRST: [columns, columns]})
+    times.now_s += 1.0
+    progress.measure(dict)
+    assert shown(metrics)["lag_records", "a"] == 180
+    progress.end(batches)
+    found = shown(metrics)
+    assert (found["lag_records", "a"], found["lag_records", OTHERS], found["partitions", OTHERS]) == (100, 7, 3)
+    assert (found["records", "a"], found["bytes", "a"]) == (80, 800)
+    # The second partition, which is behind, has no checkpoint since the start.
+    assert found["checkpoint_timestamp_seconds", "a"] == 1_100
+    times.now_s += 1.0
+    progress.measure(lambda: {SECOND: 0})
+    found = shown(metrics)
+    assert (found["records_per_second", "a"], found["lag_records", "a"]) == (40, 0)
+    assert found["checkpoint_timestamp_seconds", "a"] == 1_101
+    assert len({topic for _, topic in found}) == 102
+
+
+def test_a_task_waits_for_a_source_that_is_gone() -> None:
+    """The status shows the problem once, and its end."""
+    context = RecordingTaskContext()
+    task = task_of(FakeConsumer(NoBrokersError(), NoBrokersError(), {}), context=context)
+    assert [task.poll() for _ in range(3)] == [[], [], []]
+    assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
+    assert context.metrics.counter("mirror_problems") == 1
+
+
+def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
+    """The task subscribes to its topics as soon as the source answers, at the positions of the start."""
+    context = RecordingTaskContext()
+    consumer = FakeConsumer(NoBrokersError(), None, {})
+    task = task_of(consumer, context=context)
+    vars(task).update(_unsubscribed=["a"], _next={FIRST: 7})
+    assert [task.poll(), task.poll()] == [[], []]
+    assert consumer.subscribed == [("a", {FIRST: 7}, [FIRST.partition, SECOND.partition])]
+    assert [bool(problem) for problem in context.problems] == [True, False]
+
+
+def test_a_task_that_starts_while_the_target_is_gone_waits() -> None:
+    """The status shows it. The next try begins anew; a refusal fails the task, and a stop ends the wait."""
+    errors: list[Exception] = [NoBrokersError("gone"), NoBrokersError("gone")]
+    context, task = RecordingTaskContext(), MirrorTask()
+    writer = SimpleNamespace(close=lambda: closed.append(True))
+    closed: list[bool] = []
+
+    def start() -> None:
+        assert task._writers == {}
+        task._writers[0] = cast("Any", writer)
+        if errors:
+            raise errors.pop()
+
+    vars(task).update(_start=start)
+    task.start(context, {"target.bootstrap.servers": "new:9092"})
+    assert context.problems == ["gone; trying again", ""]
+    assert len(closed) == 2
+    task._writers.clear()
+    errors.append(KielGroupsError("fenced"))
+    with pytest.raises(KielGroupsError, match="fenced"):
+        task.start(context, {})
+    errors.append(NoBrokersError("gone"))
+    with pytest.raises(TaskStoppedError):
+        task.start(RecordingTaskContext(stop_after=1), {"target.bootstrap.servers": "new:9092"})
+
+
+class FakeColumns(NamedTuple):
+    """The columns of records up to an offset."""
+
+    next_offset: int
+    size_bytes: int = 0
+    records: int = 1
+
+    @property
+    def first_offset(self) -> int:
+        return self.next_offset - self.records
+
+    def __len__(self) -> int:
+        return self.records
+
+
+def test_positions_of_written_sets_are_returned_before_the_error_of_a_later_set() -> None:
+    """The worker stores the positions of the first set; the next call raises the error, and reads nothing."""
+    columns = [FakeColumns(7, size_bytes=100, records=5)]
+    stopped = TaskStoppedError("stopped")
+    task = task_of(
+        FakeConsumer({FIRST: columns, SECOND: columns}),
+        FakeWriter(),
+        FakeWriter(stopped),
+        context=RecordingTaskContext(),
+    )
+    task._counts[FIRST] = 2, 40
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 7, "records": 7, "bytes": 140})]
+    with pytest.raises(TaskStoppedError):
+        task.poll()
+
+
+def test_records_of_a_topic_that_was_stopped_wait() -> None:
+    """The partition pauses at the first record that was not written, and continues there if the topic is copied on."""
+    first = {FIRST: [FakeColumns(7)]}
+    consumer = FakeConsumer(first, {}, first)
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=RecordingTaskContext())
+    vars(task).update(_check=FakeCheck("a", ""))
+    assert task.poll() == []
+    assert (consumer.seeks, consumer.stopped) == ([(FIRST, 6)], {FIRST, SECOND})
+    assert task.poll() == []
+    assert consumer.stopped == set()
+    assert [position.source_offset["offset"] for position in task.poll()] == [7]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({FIRST: [FakeColumns(1)]}, "up to offset 7, and its log is at 0 again"),
+        (OffsetOutOfRangeError("out of range"), "up to offset 7, and its log is at 5 again"),
+    ],
+    ids=["earliest", "none"],
+)
+def test_a_source_topic_that_was_created_again_waits(answer: Any, expected: str) -> None:
+    """
+    Whatever ``source.auto.offset.reset`` is, records of a new log are not taken for the next ones of the old log. The
+    task copies its other topics.
+    """
+    context, other = RecordingTaskContext(), TopicPartition("b", 0)
+    consumer = FakeConsumer(answer, {other: [FakeColumns(7)]}, OffsetOutOfRangeError("lost"), ends={FIRST: 5, other: 7})
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=context)
+    vars(task).update(_next={FIRST: 7, other: 6}, _names={"a": "a", "b": "b"}, _partitions=[FIRST, SECOND, other])
+    task._progress = MirrorMetrics(context.metrics, task._partitions)
+    assert task.poll() == []
+    assert consumer.stopped == {FIRST, SECOND}
+    assert len(context.problems) == 1
+    assert context.problems[0].startswith(f"{FIRST} of the source was mirrored {expected}")
+    assert [position.source_offset["offset"] for position in task.poll()] == [7]
+    assert consumer.stopped == {FIRST, SECOND}
+    consumer._ends = {other: 9}
+    with pytest.raises(KielGroupsError, match=r"lost; records of the source were deleted before they were mirrored"):
+        task.poll()
+
+
+def test_a_topic_that_the_source_does_not_know_yet_keeps_no_other_topic_waiting() -> None:
+    """A broker may learn of a new partition later than the one that the connector has asked."""
+    context, other = RecordingTaskContext(), TopicPartition("b", 0)
+    missing = ConfigError("partitions: 1 given; a has 0 to 0")
+    consumer = FakeConsumer(missing, missing, missing, None, {other: [FakeColumns(7)]}, None, {})
+    task = task_of(consumer, FakeWriter(), FakeWriter(), context=context)
+    vars(task).update(_unsubscribed=["a", "b"], _names={"a": "a", "b": "b"}, _partitions=[FIRST, SECOND, other])
+    task._progress = MirrorMetrics(context.metrics, task._partitions)
+    assert task.poll() == []
+    assert len(task.poll()) == 1
+    assert task.poll() == []
+    assert [topic for topic, _, _ in consumer.subscribed] == ["b", "a"]
+    assert context.problems[0] == f"the source does not have all partitions of a: {missing}; trying again"
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [({FIRST: 6}, "is at offset 6: records would be written again"), ({}, "is missing")],
+    ids=["lost in part", "lost"],
+)
+def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicPartition, int], text: str) -> None:
+    """Exactly once, a task writes no record again because the target has lost its last checkpoints."""
+    context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
+    task = task_of(FakeConsumer(), FakeWriter(positions=found), FakeWriter(), context=context)
+    with pytest.raises(KielGroupsError, match=f"last checkpoint of a:{FIRST.partition}, which .* 7, {text}"):
+        task._positions(context)
+    # The process was killed before it has stored the position. Without it, the partition would show a lag.
+    task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), FakeWriter(), context=context)
+    assert task._positions(context) == {FIRST: 8}
+    assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 8, "records": 1, "bytes": 0})]
+
+
+def test_a_mirror_does_not_continue_on_another_target() -> None:
+    """There, the records before the stored positions are missing. At least once, checkpoints may be ahead of these."""
+    context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
+    task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), context=context)
+    vars(task).update(_settings={**task._settings, "exactly.once": False})
+    assert task._positions(context) == {FIRST: 7}
+    vars(task).update(_writers={0: FakeWriter(positions={SECOND: 7})})
+    with pytest.raises(
+        KielGroupsError, match=f"no checkpoint of {FIRST}, which was mirrored up to offset 7: .* another"
+    ):
+        task._positions(context)
+
+
+@pytest.mark.parametrize(
+    ("stored", "starts", "resumes", "begun", "position"),
+    [
+        (None, "", (), {FIRST: None}, None),
+        (None, "9", (), {FIRST: (9, 70)}, 9),
+        (4, "9", (), {}, None),
+        (4, "", (9, 9), {FIRST: (9, 70)}, 9),
+        (None, "5", (9, 9), {FIRST: (9, 70)}, 9),
+        (12, "", (9, 9), {}, None),
+    ],
+    ids=["new", "after a bulk copy", "begun", "turned forward", "turned forward, new", "continued"],
+)
+def test_where_partitions_begin(
+    stored: int | None,
+    starts: str,
+    resumes: tuple[int, ...],
+    begun: Mapping[TopicPartition, tuple[int, int] | None],
+    position: int | None,
+) -> None:
+    """
+    What the target has already has a checkpoint at once, and its position is stored by the next poll. After a turn
+    forward, that is what was copied back.
+    """
+    writer, context = FakeWriter(), RecordingTaskContext()
+    task = task_of(FakeConsumer({}), writer, FakeWriter(), context=context)
+    offsets = json.dumps({"a": {str(FIRST.partition): int(starts)}}) if starts else ""
+    vars(task).update(
+        _settings={**task._settings, "start.offsets": offsets},
+        _partitions=[FIRST],
+        _next={} if stored is None else {FIRST: stored},
+        _claims={"a": Claim("c", "a", "old:9092", resumes=resumes)},
+    )
+    task._counts[FIRST] = 3, 30
+    target = SimpleNamespace(logs=lambda topics: {FIRST: (0, 70)} if topics else {})
+    task._begin(cast("Any", target))
+    assert writer.begun == begun
+    assert task._next.get(FIRST) == (position or stored)
+    found = [SourcePosition(FIRST._asdict(), {"offset": position, "records": 3, "bytes": 30})] if position else []
+    assert [task.poll(), task._begun] == [found, []]
+
+
+def test_a_topic_that_was_turned_as_its_task_began_has_no_first_checkpoint() -> None:
+    """
+    The end of its log on the target may be behind records that producers have written there since. The task reads its
+    claim again, and waits for its new settings.
+    """
+    writer, context = FakeWriter(), RecordingTaskContext()
+    task = task_of(FakeConsumer({}), writer, FakeWriter(), context=context)
+    ends: list[int] = []
+
+    class TurnedCheck(FakeCheck):
+        def turned(self) -> frozenset[str]:
+            # The end must be one that was read before.
+            return frozenset("a" if ends else "")
+
+    offsets = json.dumps({"a": {str(FIRST.partition): 9}})
+    vars(task).update(_settings={**task._settings, "start.offsets": offsets}, _claims={}, _check=TurnedCheck())
+    target = SimpleNamespace(logs=lambda _: ends.append(70) or {FIRST: (0, 70)})
+    with pytest.raises(RetriableBrokerError, match="the direction of a has changed since the task began"):
+        task._begin(cast("Any", target))
+    assert (writer.begun, task._next, task._begun) == ({}, {}, [])
