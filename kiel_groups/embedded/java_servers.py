@@ -181,7 +181,7 @@ def _java() -> str:
     java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
     if java is None:
         raise ServerError(
-            "Java is needed to run ZooKeeper and Kafka, and there is no 'java' here; install a runtime, version 11 or "
+            "Java is needed to run ZooKeeper and Kafka, and there is no 'java' here; install a runtime, version 17 or "
             "later (Debian: apt install default-jre-headless)"
         )
     return java

@@ -109,7 +109,8 @@ class SeenTopics:
 
     def settle(self, topic: str, absences: int) -> None:
         """
-        Note that the topic's logs were compared. An earlier absence of the topic needs no further check.
+        Note that stored offsets were compared with the topic's logs: an earlier absence of the topic needs no further
+        check.
 
         Args:
             topic: The topic.

@@ -26,8 +26,8 @@ MISSING, DOUBLED, CHANGED, EXTRA, LATE = "missing", "doubled", "changed", "not o
 UNLIKE = "different"
 #: The other kinds have an explanation.
 DEAD, WAITING, COMPACTED = "dead letter", "not mirrored yet", "compacted"
-DELETED, BEFORE, TURNED = "deleted on the other side", "before the mirror began", "before the last turn forward"
-EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE, TURNED})
+DELETED, BEFORE = "deleted on the other side", "before the mirror began"
+EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE})
 
 #: How far an equal place is looked for, in records: at first, then further.
 _WINDOWS = (64, 2_048, 50_000)

@@ -17,7 +17,6 @@ from kiel_groups.mirror.comparison import (
     ALL,
     BEFORE,
     DELETED,
-    TURNED,
     UNLIKE,
     WAITING,
     Beginning,
@@ -173,7 +172,10 @@ class MirrorVerification:
             result.refusal = "each side has deleted what the other side has left"
             return result
         result.compared = (beginning.source, each.source_log[1]), (beginning.target, target_log[1])
-        _note_earlier(result, starts, limits, beginning, TURNED if each.resumed else BEFORE)
+        if each.resumed:
+            # The part says that earlier records are not compared.
+            starts = max(starts[0], limits[0][0]), max(starts[1], limits[0][1])
+        _note_earlier(result, starts, limits, beginning)
         Comparison(
             result,
             limits,
@@ -282,22 +284,13 @@ def _cut(log: tuple[int, int], end: int) -> tuple[int, int]:
 
 
 def _note_earlier(
-    result: PartitionComparison,
-    starts: tuple[int, int],
-    limits: Sequence[tuple[int, int]],
-    beginning: Beginning,
-    kind_before: str,
+    result: PartitionComparison, starts: tuple[int, int], limits: Sequence[tuple[int, int]], beginning: Beginning
 ) -> None:
-    """
-    Report the records before the beginning of a comparison.
-
-    Of those before the first limit, which get a kind of their own, the other side has none, or has them in another
-    order. Of the others, it has none left.
-    """
+    """Report the records before the beginning of a comparison: of these, the other side has none, or has none left."""
     first = limits[0] if limits else starts
     for side, start, at in ((0, starts[0], beginning.source), (1, starts[1], beginning.target)):
         begun = min(max(first[side], start), at)
-        for kind, one, other in ((kind_before, start, begun), (DELETED, begun, at)):
+        for kind, one, other in ((BEFORE, start, begun), (DELETED, begun, at)):
             if one < other:
                 own = one, other
                 result.add_range(kind, own if side == 0 else None, own if side == 1 else None, other - one)

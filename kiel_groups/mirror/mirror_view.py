@@ -228,7 +228,7 @@ def _new_partitions(
     for topic in list_topics(client):
         numbers = dict[int, list[int]]()
         if is_mirrored(topic, config.get("topics", "").split(",")):
-            with suppress(UnknownTopicError):
+            with suppress(UnknownTopicError, ProtocolError):
                 numbers = partitions_of(client, topic)
         new = (TopicPartition(topic, number) for number in numbers)
         yield from (_progress(partition, None, config, stored) for partition in new if partition not in owned)

@@ -78,7 +78,7 @@ METRICS: Final = {
         "kiel_stalls": MetricMeaning(
             "counter",
             "times",
-            "Stalls of the event loop or of ZooKeeper's threads, of which the watchdog told the process. By ``kind``.",
+            "Stalls of the event loop or of ZooKeeper's threads that the watchdog has noticed. By ``kind``.",
         ),
         "kiel_watchdog_exits": MetricMeaning(
             "counter", "times", "Stalls so long that the watchdog ended the process. By ``kind``."
@@ -123,16 +123,18 @@ METRICS: Final = {
             "gauge", "partitions", "Partitions that have been without an owner for ``drain_alarm_ms`` or longer."
         ),
         "kiel_partitions_wrongly_owned": MetricMeaning(
-            "gauge", "partitions", "Partitions that another member than the planned one has owned for as long."
+            "gauge",
+            "partitions",
+            "Partitions that another member than the planned one has owned for ``drain_alarm_ms`` or longer.",
         ),
         "kiel_partitions_orphaned": MetricMeaning(
-            "gauge", "partitions", "Partitions whose owner has not been a member for as long."
+            "gauge", "partitions", "Partitions whose owner has not been a member for ``drain_alarm_ms`` or longer."
         ),
         "kiel_rounds_gathered": MetricMeaning(
             "counter", "rounds", "Rounds for which this leader has gathered the members of a group of programs."
         ),
         "kiel_rounds_incomplete": MetricMeaning(
-            "counter", "rounds", "Rounds that went on without members that did not join in time."
+            "counter", "rounds", "Rounds that continued without members that did not join in time."
         ),
         "kiel_assignments_of_known_topics": MetricMeaning(
             "counter", "times", "Assignments made from topics known before, because the brokers did not answer."

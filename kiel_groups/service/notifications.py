@@ -33,7 +33,7 @@ FIRING, RESOLVED = "firing", "resolved"
 #: The notifications that may wait while the webhook does not answer. Then the oldest ones are dropped, and logged.
 _MOST_WAITING = 1_000
 
-#: How long one try may take, and how long sending may go on after the service was told to stop, in seconds.
+#: How long one try may take, and how long sending may continue after the service was told to stop, in seconds.
 _TRY_S, _CLOSE_S = 10.0, 3.0
 
 #: The first pause after a failure, which is doubled after each further one, and the longest one, in seconds.

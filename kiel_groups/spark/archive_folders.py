@@ -258,7 +258,7 @@ class ArchiveFolders:
         topics, pattern = self.settings.topics, self.settings.pattern
         if known["pattern"] != pattern:
             selector = "names" if known["pattern"] is None else f"the pattern {known['pattern']!r}"
-            raise ConfigError(f"topics: this archive was begun with {selector}; go on so, or name another output")
+            raise ConfigError(f"topics: this archive was begun with {selector}; use that, or name another output")
         if topics and not set(known["topics"]).intersection(topics):
             raise ConfigError(
                 f"topics: this archive is of {some(known['topics'], most=3)}, and none of them is named; name one of"
@@ -278,8 +278,8 @@ class ArchiveFolders:
             return
         if (roll := known.get("roll", DAY)) != settings.roll:
             raise ConfigError(
-                f"roll: this archive has a folder for each {roll}, and readers know one kind in a table; go on with"
-                f" {roll!r}, or name another output"
+                f"roll: this archive has a folder for each {roll}, and readers know one kind in a table;"
+                f" continue with {roll!r}, or name another output"
             )
         if (event_time := known.get("time_field")) != (settings.event_time and str(settings.event_time)):
             begun = "the time of arrival" if event_time is None else f"the event's time, {event_time!r}"

@@ -151,7 +151,7 @@ def data_loss(loss: Loss, offset_znode: str | None = None) -> errors.OffsetOutOf
     start = f"{first}start with a new checkpoint"
     return errors.OffsetOutOfRangeError(
         f"{loss}. {start[0].upper()}{start[1:]} (a batch: with other offsets; an archive: in another folder), or"
-        " set failOnDataLoss to false to go on with what there is"
+        " set failOnDataLoss to false to continue with what there is"
     )
 
 

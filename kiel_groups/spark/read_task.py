@@ -191,7 +191,7 @@ class RangeReader:
         self._on_loss(
             f"{what}, asked {self.empty_answers} times: they are lost, unless compaction has removed the last messages"
             f" of the log, or the next one is larger than kiel.max.message.bytes, {self.max_message_bytes}",
-            remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to go on without them",
+            remedy="Wait for a later message, which proves that, or set failOnDataLoss to false to continue without",
             end=self.range.end,
         )
         self.position = self.range.end
@@ -239,7 +239,7 @@ class RangeReader:
         following = earliest if self.position < earliest < self.range.end else self.range.end
         self._on_loss(
             what,
-            remedy="Start with a new checkpoint, or set failOnDataLoss to false to go on with what there is",
+            remedy="Start with a new checkpoint, or set failOnDataLoss to false to continue with what there is",
             end=following,
         )
         self.position = following

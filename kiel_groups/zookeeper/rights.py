@@ -68,7 +68,7 @@ class LoggedRefusals:
         return is_news
 
     def clear(self) -> None:
-        """Forget all, because a session has joined the group."""
+        """Forget all refusals that were logged: a session has joined the group."""
         self._texts.clear()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,6 @@ from tests.helpers.pages import Shell, check_steps, page, steps
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 README = page("README.rst")
-WORKERS = page("docs/tutorial-workers.rst")
-OPERATING = page("docs/tutorial-operating.rst")
-MIRROR = page("docs/tutorial-mirror.rst")
-SECURITY = page("docs/security.rst")
 
 
 @pytest.fixture
@@ -29,43 +25,24 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     made.close()
 
 
-def test_the_readme_and_then_the_tutorial_of_workers_run_as_printed(shell: Shell) -> None:
-    """
-    A reader who follows the README and then the tutorial, in one shell, sees what they show: the README leaves neither
-    a cluster nor variables in the way of the tutorial.
-    """
-    for name, text, least in (("readme", README, 20), ("workers", WORKERS, 25)):
+@pytest.mark.parametrize(
+    "pages",
+    [
+        # In one shell: the README leaves neither a cluster nor variables in the way of a tutorial.
+        pytest.param({"README.rst": 20, "docs/tutorial-workers.rst": 25}, id="readme-workers"),
+        pytest.param({"docs/tutorial-operating.rst": 20}, id="operating", marks=pytest.mark.slow),
+        pytest.param({"docs/tutorial-mirror.rst": 35}, id="mirror", marks=pytest.mark.slow),
+        pytest.param({"docs/security.rst": 10}, id="security", marks=pytest.mark.slow),
+    ],
+)
+def test_pages_run_as_printed(shell: Shell, pages: Mapping[str, int]) -> None:
+    """A reader who types the commands of a page, of which it has at least so many, sees what the page shows."""
+    for name, least in pages.items():
+        text = page(name)
         found = steps(text)
         assert len(found) >= least
-        shell.enter(name, text)
+        shell.enter(Path(name).stem, text)
         check_steps(shell, found, lambda step: check_znodes(shell) if step.command.startswith("kill -9") else None)
-
-
-@pytest.mark.slow
-def test_the_tutorial_of_operators_runs_as_printed(shell: Shell) -> None:
-    """A reader sees an alarm in three places, removes its cause, and drains a member."""
-    found = steps(OPERATING)
-    assert len(found) >= 20
-    shell.enter("operating", OPERATING)
-    check_steps(shell, found)
-
-
-@pytest.mark.slow
-def test_the_tutorial_of_a_mirror_runs_as_printed(shell: Shell) -> None:
-    """A reader moves a topic and two groups to a new cluster, and stops the old one."""
-    found = steps(MIRROR)
-    assert len(found) >= 35
-    shell.enter("mirror", MIRROR)
-    check_steps(shell, found)
-
-
-@pytest.mark.slow
-def test_the_trial_of_security_runs_as_printed(shell: Shell) -> None:
-    """A reader starts a secured ZooKeeper, uses it with the file, and is refused without it."""
-    found = steps(SECURITY)
-    assert len(found) >= 10
-    shell.enter("security", SECURITY)
-    check_steps(shell, found)
 
 
 def check_znodes(shell: Shell) -> None:

@@ -391,7 +391,7 @@ def test_losses_are_accounted(
             assert error.startswith(f"error: {topic}:0: offset {reached} is to be read next, and ")
             assert (f"(incarnation {old}, and now {new})" in error) == (old is not None)
             assert "an archive: in another folder" in error
-            assert error.endswith("or give --allow-loss to go on with what there is")
+            assert error.endswith("or give --allow-loss to continue with what there is")
         with pytest.raises(OffsetOutOfRangeError, match=f"{topic}:0: offset {reached} is to be read next"):
             archive(spark, wanted)
         assert run([*words, "--dry-run", "--allow-loss", "--json"]) == 0

@@ -156,7 +156,7 @@ def spark() -> None:
     "--only-run",
     "is_only_run",
     is_flag=True,
-    help="No other run of this archive is active: if a topic fails, go on without it also where no lock shows that.",
+    help="No other run of this archive is active: if a topic fails, continue without it also where no lock shows that.",
 )
 @click.option("--every", metavar="TIME", help="Run until Ctrl-C, with a batch every 30s, 5m, …")
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]; in spark-submit, its own]")
@@ -196,7 +196,6 @@ def archive(
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.cli.terminal.rendering import show_json
     from kiel_groups.spark.environment import check_libraries
-    from kiel_groups.spark.options import duration_ms
 
     lines = context.ensure_object(Lines)
     show_logs(lines, verbose=verbose)
@@ -213,6 +212,7 @@ def archive(
     with _translated_errors(), _spark_log(lines, verbose=verbose) as log:
         from kiel_groups.spark import ArchiveSettings, plan_archive
         from kiel_groups.spark.columns import is_json, parse_schema
+        from kiel_groups.spark.options import duration_ms
         from kiel_groups.spark.spark_session import settings_of, start_session, stop_session
 
         settings_of(settings)  # A dry run may start no session, and checks them all the same.

@@ -502,8 +502,8 @@ def cluster_options(command: Callable[..., int]) -> Callable[..., int]:
     """
     Add three options to a command: ``--coordination``, ``--zookeeper`` and ``--brokers``.
 
-    The command's function gets a ``ClusterAddress`` as ``cluster``. The option for brokers or ZooKeeper is required,
-    whichever coordinates the groups. The command line must not have the other option.
+    The command's function gets a ``ClusterAddress`` as ``cluster``. The address of what coordinates the groups is
+    required, from the command line or the environment. The command line must not have the other address.
     """
 
     @address_options

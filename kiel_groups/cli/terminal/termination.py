@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
@@ -22,10 +23,15 @@ _SIGNALLED = 128
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+#: For how long after the first signal another one is the same one repeated, in seconds. ``timeout`` of coreutils sends
+#: each signal twice: to its child, and to its process group.
+_REPEATED_S = 0.05
+
 
 class Termination:
     """
-    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process.
+    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process, unless it
+    is the first one repeated.
 
     A second signal has this effect even if a callback blocks the event loop, so that the loop has not processed the
     first signal. ``status`` is the exit status, or None until the task is cancelled.
@@ -41,7 +47,7 @@ class Termination:
             loop.add_signal_handler(number, self._on_signal, number)
             # Python calls this handler also while a callback blocks the loop. It replaces one of the loop that does
             # nothing, and for which the kernel restarts system calls: during a ``read``, Python would call no handler.
-            signal.signal(number, _restore_defaults)
+            signal.signal(number, _on_first)
 
     def end(self, number: int) -> None:
         """Cancel the task as if this signal had arrived. Do nothing after ``settle`` or an earlier cancellation."""
@@ -78,13 +84,21 @@ class BlockingTermination:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        _restore_defaults()
+        _on_first()
         self.status = _SIGNALLED + number
         self.asked.set()
 
 
-def _restore_defaults(*_: object) -> None:
-    """Restore the default handlers, so that the next SIGINT or SIGTERM kills the process. May be used as a handler."""
+def _on_first(*_: object) -> None:
+    """Handle the first signal: ignore its repetitions, and then have the next SIGINT or SIGTERM kill the process."""
+    for each in _SIGNALS:
+        # Not SIG_IGN, which a program that a thread starts meanwhile would inherit.
+        signal.signal(each, lambda number, frame: None)
+    time.sleep(_REPEATED_S)
+    _restore_defaults()
+
+
+def _restore_defaults() -> None:
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_DFL)
 

@@ -263,7 +263,7 @@ _BULK, _POLL, _WIDE = "bulk", "poll", "wide"
 
 
 def new_bite(config: FetchConfig) -> BiteSize:
-    """Return the number of bytes to request in the first bulk request to a broker, with the bounds of that number."""
+    """Return how many bytes the first bulk request to a broker asks for, and the bounds for later requests."""
     most = max(1, min(_MOST_ANSWERS * config.max_bytes, config.fetch_buffer_bytes // _BUFFER_PART))
     first = min(config.max_bytes, most)
     return BiteSize(first, max(1, first // _LEAST_ANSWERS), most)
@@ -375,7 +375,7 @@ class BrokerLanes:
 
     @property
     def has_free_lane(self) -> bool:
-        """Whether another request of some kind may be sent now."""
+        """Whether another request may be sent now, of any kind."""
         is_wide = len(self._ready[Demand.CAUGHT_UP]) >= WIDE_PARTITIONS
         return is_wide or self._free_lane(_BULK) is not None or self._free_lane(_POLL) is not None
 

@@ -329,7 +329,7 @@ class ZooKeeperCoordinator:
             self._session.session.abandon("closed")
 
     async def closed(self, limit: CloseLimit) -> None:
-        """Wait until the session is closed. After the limit, leave the close to the session's threads."""
+        """Wait until the session is closed, or until ``limit``: the session's threads close it later then."""
         if self._session is not None:
             await self._session.close_within(limit)
         await self._tasks.cancel()

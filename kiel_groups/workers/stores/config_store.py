@@ -145,9 +145,9 @@ class ConfigStore:
         With ``current``, the snapshot has all changes that any worker has completed before this call, at the cost of
         one write through the quorum.
 
-        The offset is read before and after the connectors, until the offset's znode has not changed in between. If this
-        znode has not changed since the last snapshot, that snapshot is returned, because each change increments the
-        offset. A ZooKeeper server that lags behind answers with an older, but consistent configuration.
+        Each change increments the offset. So the offset's znode is read before and after the connectors, and all is
+        read again if the znode has changed in between. If it has not changed since the last snapshot, that snapshot is
+        returned. A ZooKeeper server that lags behind answers with an older, but consistent configuration.
 
         Raises:
             ProtocolError: The znode of the configuration offset has garbage. Garbage in a connector's znode is the

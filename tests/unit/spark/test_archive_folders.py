@@ -288,7 +288,7 @@ def test_the_table_goes_on_as_it_was_begun(tmp_path: Path) -> None:
     }
     folders(settings(tmp_path, "views", **begun))
     for changed, message in (
-        ({"roll": "day"}, "roll: this archive has a folder for each hour, .* go on with 'hour'"),
+        ({"roll": "day"}, "roll: this archive has a folder for each hour, .* continue with 'hour'"),
         ({"time_field": None}, "time_field: none given; .* by the event's time, 'at:iso'.*change 'time_field' in"),
         ({"time_field": "at:s"}, "time_field: at:s given"),
         (

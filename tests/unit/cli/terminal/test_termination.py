@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -68,6 +69,17 @@ async def test_the_first_signal_cancels_the_task_and_the_second_kills(number: in
     ending = await asyncio.create_task(command())
     assert ending.status == status
     assert {signal.getsignal(each) for each in SIGNALS} == {signal.SIG_DFL}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_repetition_of_the_first_signal_does_not_kill(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """``timeout`` of coreutils sends each signal twice, some microseconds apart."""
+    waits = list[float]()
+    monkeypatch.setattr(time, "sleep", lambda wait_s: (signal.raise_signal(number), waits.append(wait_s)))
+    ending = BlockingTermination()
+    signal.raise_signal(number)
+    assert ending.status == 128 + number
+    assert len(waits) == 1
 
 
 @pytest.mark.parametrize("number", SIGNALS)
