@@ -418,9 +418,10 @@ def _is_material(changes: Iterable[Operation], layout: GroupLayout, inputs: Inpu
 
 def _is_equivalent(stored: GroupState, fresh: GroupState) -> bool:
     """
-    Return whether the stored state is ``done`` and has the numbers, reasons, allocator and request of the fresh state.
+    Return whether the stored state is ``done``, and the fresh state would add nothing to it.
 
-    Two texts of ``fallback`` are equivalent unless only one is empty: the allocator's error may differ in every plan.
+    Generation, leader, cause and time are not compared. Two texts of ``fallback`` are equivalent unless only one is
+    empty: the allocator's error may differ in every plan.
     """
     compared = ("members", "partitions", "unassigned", "allocator", "request_ms", "patterns")
     same = all(getattr(stored, name) == getattr(fresh, name) for name in compared)

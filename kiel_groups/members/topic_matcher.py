@@ -42,7 +42,7 @@ class TopicMatcher:
         """
         Return what each pattern matches. Report each problem of a pattern once.
 
-        If some topics cannot be compared now, ``is_complete`` is false, and the result has those of these topics that
+        If some topics cannot be compared now, ``is_complete`` is false. Of these topics, the result has those that
         matched ``before``.
         """
         # A plan of an earlier term may still wait for its comparisons.

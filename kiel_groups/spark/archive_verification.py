@@ -274,9 +274,10 @@ def _compared(
     zookeeper: str | None,
 ) -> list[LogCoverage]:
     """
-    Return the results, completed by a comparison with the present logs, and a result for each partition not read yet.
+    Compare the results with the present logs. Return the completed results, and one for each partition not read yet.
 
-    For each partition, only the result of the log that was read last is compared.
+    A partition that was created again has several results, one for each of its logs. Only the result of the log that
+    was read last is compared; the others are returned as they are.
 
     Raises:
         ConfigError: The brokers belong to another cluster.

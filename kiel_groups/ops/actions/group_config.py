@@ -99,8 +99,8 @@ def plan_drain(
     unowned = newly_unowned(view, was, was | owned.keys())
     if unowned and not leave_unowned:
         raise ConfigError(
-            f"no member that is not drained would be left for {some(unowned)}: start another member first, or"
-            " permit partitions without an owner (--leave-unowned)"
+            f"every member of group {group} that subscribes to {some(unowned)} would be drained: start another member"
+            " first, or permit partitions without an owner (--leave-unowned)"
         )
     after = {**current.fields, "drained": sorted(was | owned.keys())}
     return current.changed(after, _reason(f"drain of {some(owned, 2)}"), owned)
