@@ -601,6 +601,7 @@ class TargetCluster:
     def settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each of some topics."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        names = some(resource.name for resource in resources)
 
         def ask(timeout_s: float) -> dict[str, dict[str, str]]:
             answers = self._admin.describe_configs(resources, request_timeout=timeout_s) if resources else {}
@@ -610,7 +611,7 @@ class TargetCluster:
             }
 
         # A broker of KRaft learns of a new topic after the controller has created it.
-        return self._answer(ask, "read the settings of topics", KafkaError.UNKNOWN_TOPIC_OR_PART)
+        return self._answer(ask, f"read the settings of {names}", KafkaError.UNKNOWN_TOPIC_OR_PART)
 
     def failure(self, what: str, error: KafkaException) -> KielGroupsError:
         """

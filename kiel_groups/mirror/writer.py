@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from kiel_groups.errors import KielGroupsError, RetriableBrokerError, TaskStoppedError
+from kiel_groups.errors import KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import parse_checkpoints
 from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
 from kiel_groups.mirror.values import (
@@ -29,7 +29,7 @@ from kiel_groups.mirror.values import (
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
-from kiel_groups.wording import counted
+from kiel_groups.wording import counted, some
 
 log = logging.getLogger(__name__)
 
@@ -624,10 +624,25 @@ class TargetWriter:
 
         A transaction that must be aborted does not send its remaining records.
         """
-        began_s = time.monotonic()
+        began_s = checked_s = time.monotonic()
         while (left := self._producer.flush(_SLICE_S)) and not (self._settings.is_exactly_once and self._errors):
             self._check_stop()
             self._report_delay(f"has not stored {counted(left, 'record')}", began_s)
+            if time.monotonic() - checked_s > _LATE_S:
+                self._check_topics()
+                checked_s = time.monotonic()
+
+    def _check_topics(self) -> None:
+        """Raise KielGroupsError if a topic of the target is gone: the library waits for it without naming it."""
+        with suppress(NoBrokersError):
+            present = self._target.partitions(_ENDS_S)
+            # A broker that has just started may know no topic yet.
+            if self._checkpoints_topic in present and (gone := sorted(self._settings.limits.keys() - present.keys())):
+                raise KielGroupsError(
+                    f"the target {self._target.servers} does not show {some(gone)} any more: the topic was deleted, and"
+                    " has to be mirrored by a connector of another name to another topic (target.topic.format); or the"
+                    " right to describe it was removed"
+                )
 
     def _until_done(self, call: Callable[[float], object], what: str) -> None:
         """Call a function of transactions until it is done. The library continues the same call after a timeout."""

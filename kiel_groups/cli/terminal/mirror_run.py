@@ -146,7 +146,8 @@ class MirrorRun:
         while True:
             began_s = time.monotonic()
             try:
-                view = await asyncio.to_thread(self._read)
+                # Only a run without an end counts what waits: one with an end also asks whether all has a task.
+                view = await asyncio.to_thread(self._read, with_new=self.logs is None)
             except KielGroupsError:
                 # The worker logs that ZooKeeper does not answer.
                 await asyncio.sleep(_INTERVAL_S)

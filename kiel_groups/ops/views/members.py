@@ -203,7 +203,8 @@ def find_slots(
         fitting = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
         if not fitting:
             known = some(sorted(ids)) or "none"
-            raise ConfigError(f"group {group} has no member {name!r:.80}; its members are {known}")
+            meant = "it is a host: give --host" if name in hosts.values() else f"its members are {known}"
+            raise ConfigError(f"group {group} has no member {name!r:.80}; {meant}")
         if len(fitting) > 1:
             raise ConfigError(
                 f"member {name!r} of group {group} may be {' or '.join(sorted(fitting))}; give the whole id"

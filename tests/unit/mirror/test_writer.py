@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import SourceBatch, Timestamps, TopicLimits, WriterSettings
+from kiel_groups.mirror.values import SourceBatch, Timestamps, TopicLimits, WriterSettings, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
@@ -119,10 +119,11 @@ class FakeTarget:
         self.config, self.servers = {"bootstrap.servers": "new:9092"}, "new:9092"
         self._checkpoints = checkpoints or {}
         self.policy, self.errors = "compact", list[Exception]()
+        self.topics = {"copy": 4}
         self._answers = list(answers) or [[1_000]]
 
-    def partitions(self) -> Mapping[str, int]:
-        return {"copy": 4}
+    def partitions(self, _: float = 0.0) -> Mapping[str, int]:
+        return self.topics
 
     def ends(self, partitions: Sequence[TopicPartition], _: float) -> Sequence[int]:
         if not partitions:
@@ -424,3 +425,19 @@ def test_the_report_about_a_late_target_has_its_error(monkeypatch: pytest.Monkey
     (late, over) = context.problems
     assert late.startswith("the target new:9092 does not say where its logs end within 0 s: Broker: Unknown topic or")
     assert over == ""
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "its broker has just started"])
+def test_a_topic_that_was_deleted_is_named(monkeypatch: pytest.MonkeyPatch, is_deleted: bool) -> None:
+    """The library would wait for the topic without an end, and all other topics of the task with it."""
+    monkeypatch.setattr(module, "_LATE_S", 0.0)
+    writer, producer = writer_of(target := FakeTarget())
+    target.topics = {checkpoints_topic("m"): 1} if is_deleted else {}
+    waits = [1, 1]
+    monkeypatch.setattr(producer, "flush", lambda _: waits.pop() if waits else 0)
+    if is_deleted:
+        with pytest.raises(KielGroupsError, match="does not show copy any more: the topic was deleted"):
+            writer.write([batch(0, 10)])
+    else:
+        writer.write([batch(0, 10)])
+        assert not waits

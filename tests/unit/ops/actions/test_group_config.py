@@ -163,7 +163,8 @@ def test_a_later_request_has_a_later_time() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"member": "nobody"}, "group g has no member 'nobody'"),
+        ({"member": "nobody"}, "group g has no member 'nobody'; its members are "),
+        ({"member": "host"}, "group g has no member 'host'; it is a host: give --host"),
         ({"host": "hos"}, "group g has no member at host 'hos'; did you mean 'host'?"),
         ({"host": "elsewhere"}, "group g has no member at host 'elsewhere'; there are members at host"),
     ],
