@@ -378,7 +378,7 @@ class ProducerConfig:
     required_acks: int = -1
     ack_timeout_ms: int = _whole(500, 0, "ack_timeout", is_int32=True)
     batch_size: int = _whole(1, 1)
-    batch_bytes: int = _whole(256 << 10, 1)
+    batch_bytes: int = _whole(900 << 10, 1)
     linger_ms: int | None = _whole(None, 0)
     compression: str | None = None
     retries: int = _whole(10, 0)

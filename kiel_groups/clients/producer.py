@@ -108,7 +108,7 @@ class Producer:
         ack_timeout: int = 500,
         *,
         linger_ms: int | None = None,
-        batch_bytes: int = 256 << 10,
+        batch_bytes: int = 900 << 10,
         retries: int = 10,
         max_buffered_bytes: int = 64 << 20,
         metrics: Metrics | None = None,
