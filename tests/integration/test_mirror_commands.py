@@ -244,6 +244,12 @@ async def test_one_command_mirrors_topics(
 
     # The source gets a partition while no process runs, so no task has it.
     await asyncio.to_thread(topics.grow, pair.topic, PARTITIONS + 2)
+
+    async def is_known() -> bool:
+        found = await asyncio.to_thread(source_topics, ",".join(pair.source.brokers), [pair.topic], None)
+        return found.partitions[pair.topic] == PARTITIONS + 2
+
+    await eventually(is_known, "the broker knows the partition that ZooKeeper has")
     async with Producer(pair.source.brokers) as producer:
         await producer.produce(pair.topic, b"new", partition=PARTITIONS + 1)
     found = json.loads((await here("status", *place, "--json")).stdout)

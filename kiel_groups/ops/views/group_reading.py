@@ -311,7 +311,7 @@ class GroupReading:
         Return the problem and the remedy of each znode that cannot be parsed, in the order in which the remedies work.
 
         The settings are first, because a member cannot join again without them. Children precede their parents, because
-        a parent cannot be deleted before its children. Offsets are last, because live members must set them.
+        a parent cannot be deleted before its children. Offsets are last: live members set them, and have to join first.
         """
         is_ours = self._layout.config in self._znodes or self._layout.group_state in self._znodes
         kinds = _ANY | (_OURS if is_ours else {}) | (_CONSUMERS if self.program_type() is None else _PROGRAMS)
