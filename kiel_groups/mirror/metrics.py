@@ -34,8 +34,7 @@ class MirrorMetrics:
 
     def __init__(self, metrics: Metrics, partitions: Sequence[TopicPartition]) -> None:
         self._metrics = metrics
-        topics = sorted({partition.topic for partition in partitions})
-        self._labels = {topic: topic if at < MOST_TOPICS else OTHERS for at, topic in enumerate(topics)}
+        self._labels = _labels(partition.topic for partition in partitions)
         self._partitions: dict[str, list[TopicPartition]] = {}
         for partition in partitions:
             self._partitions.setdefault(self._labels[partition.topic], []).append(partition)
@@ -107,8 +106,7 @@ class BackMetrics:
 
     def __init__(self, metrics: Metrics, topics: Mapping[TopicPartition, str]) -> None:
         self._metrics = metrics
-        names = sorted(set(topics.values()))
-        labels = {topic: topic if at < MOST_TOPICS else OTHERS for at, topic in enumerate(names)}
+        labels = _labels(topics.values())
         self._labels = {partition: labels[topic] for partition, topic in topics.items()}
         self._recent: Counter[str] = Counter()
         self._measured_s = time.monotonic()
@@ -141,3 +139,8 @@ class BackMetrics:
             if None not in found:
                 self._metrics.gauge("mirror_lag_records", sum(filter(None, found)), topic=label)
         self._recent.clear()
+
+
+def _labels(topics: Iterable[str]) -> dict[str, str]:
+    """Return the label of each topic: its name, or ``OTHERS``."""
+    return {topic: topic if at < MOST_TOPICS else OTHERS for at, topic in enumerate(sorted(set(topics)))}
