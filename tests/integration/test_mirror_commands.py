@@ -349,7 +349,7 @@ async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pyte
     assert "3 partitions, 900 equal; 150 doubled" in out
 
     await pair.fill(300, 301)
-    producer = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers)})
+    producer = TargetProducer({"bootstrap.servers": ",".join(pair.target.brokers), "enable.idempotence": True})
     producer.produce(copy, b"damaged", b"key", 0)
     producer.produce(copy, value_of(300), key_of(300), 2)
     producer.produce(copy, b"foreign", b"key", 2)
