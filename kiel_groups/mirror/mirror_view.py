@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
-from kiel_groups.mirror.settings import open_target, parse_properties
+from kiel_groups.mirror.settings import hashed_partitions, open_target, parse_properties
+from kiel_groups.mirror.topics import plan_topics
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -25,8 +27,10 @@ from kiel_groups.mirror.values import (
     PARTITIONS_KEY,
     TOPIC_IN_FORMAT,
     Claim,
+    MirroredTopic,
     is_mirrored,
     target_topic,
+    topic_problems,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import partitions_of
@@ -118,7 +122,7 @@ class MirrorView:
         copied_back: The stored source offsets of what is copied back, by partition of the target.
         lag_problem: The first reason why ends of logs are unknown, or "".
         target_problem: Why the checkpoints on the target are unknown, and how much is left to copy back, or "".
-        stopped: Why topics are copied in no direction: a text for each of them, by topic of the source.
+        stopped: Why topics, or partitions of them, are not copied: a text for each of them, by topic of the source.
         seen_ms: When the mirror was read, in epoch milliseconds.
     """
 
@@ -297,13 +301,19 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         properties = ""
     try:
         cluster = open_target(stored | parse_properties(properties) | dict(target))
-        claims = cluster.claims() if CLAIMS_TOPIC in cluster.partitions(timeout_s) else {}
-        claims = {name: claim for name, claim in claims.items() if claim.mirror == view.name}
+        present = cluster.partitions(timeout_s)
+        all_claims = cluster.claims() if CLAIMS_TOPIC in present else {}
+        claims = {name: claim for name, claim in all_claims.items() if claim.mirror == view.name}
         found = cluster.mirrored(view.name)
         rows = [_as_claimed(view, each, claims.get(each.target)) for each in view.partitions]
         copies = {each.copy for each in rows if each.is_back and each.target in claims}
         logs = cluster.logs(sorted({copy.topic for copy in copies}))
-        left = left_on_target(cluster, view, claims, {each: end for each, (_, end) in logs.items() if each in copies})
+        # A topic that is copied back may have partitions that the source does not have.
+        rows += [
+            PartitionProgress(TopicPartition(claims[topic].topic, number), topic, None, is_back=True, position=0)
+            for topic, number in sorted(logs.keys() - copies)
+        ]
+        left = left_on_target(cluster, view, claims, {each: end for each, (_, end) in logs.items()})
     except (KielGroupsError, ValueError) as error:
         return replace(view, target_problem=str(error))
     partitions = [
@@ -313,7 +323,10 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         )
         for each in rows
     ]
-    return replace(view, partitions=tuple(partitions), stopped=dict(_stopped(view, claims)))
+    stopped = dict(_stopped(view, claims))
+    # While a process runs, the status of the connector has these problems.
+    waiting = {} if view.group.workers else _waiting(cluster, view, all_claims, present)
+    return replace(view, partitions=tuple(sorted(partitions)), stopped=waiting | stopped)
 
 
 def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -> PartitionProgress:
@@ -328,8 +341,8 @@ def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -
     if is_back != row.is_back:
         place = ("target", *row.copy) if is_back else (None, *row.partition)
         row = row._replace(is_back=is_back, position=view.stored.get(place), stored_ms=None)
-    begun = (claim.starts if is_back else claim.resumes)[row.partition.partition :][:1]
-    return row._replace(position=max((*begun, row.position or 0))) if begun else row
+    begun = claim.start(row.partition.partition) if is_back else claim.resume(row.partition.partition)
+    return row if begun is None else row._replace(position=max(begun, row.position or 0))
 
 
 def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[str, str]]:
@@ -343,6 +356,25 @@ def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[st
         # A topic that was left out of the mirror keeps its claim.
         if claim.direction == BACK and is_mirrored(claim.topic, patterns) and claim.topic not in known:
             yield claim.topic, f"the topic {claim.topic} was turned round, and no task copies it back yet"
+
+
+def _waiting(
+    cluster: TargetCluster, view: MirrorView, claims: Mapping[str, Claim], present: Mapping[str, int]
+) -> dict[str, str]:
+    """Return why topics have partitions that no task copies, by topic of the source, as far as the target shows it."""
+    assert view.connector is not None
+    hashed = view.connector.config.get("target.partitions", "")
+    rows = {topic: list(own) for topic, own in groupby(view.partitions, lambda each: each.partition.topic)}
+    topics = [
+        MirroredTopic(topic, own[0].target, len(own), {}, hashed_partitions=hashed_partitions(hashed, len(own)))
+        for topic, own in rows.items()
+        if any(each.task is None for each in own)
+    ]
+    if not topics:
+        return {}
+    begun = [topic for topic in topics if topic.target in claims and topic.target in present]
+    problems = dict(plan_topics(begun, claims, present).problems)
+    return problems | cluster.lost_topics(view.name, topics) | topic_problems(claims, view.name, topics, present)
 
 
 def left_on_target(
@@ -364,8 +396,7 @@ def left_on_target(
     """
     ranges = {}
     for copy, end in ends.items():
-        begun = claims[copy.topic].starts[copy.partition :][:1]
-        ranges[copy] = max((*begun, view.stored.get(("target", *copy), 0))), end
+        ranges[copy] = max(claims[copy.topic].start(copy.partition), view.stored.get(("target", *copy), 0)), end
     # The last offsets may be those of transactions: their markers, or records that were aborted.
     filled = target.with_records(ranges)
     return {copy: end - start if copy in filled or end < start else 0 for copy, (start, end) in ranges.items()}

@@ -170,7 +170,7 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
         rows = [_row(each, view.seen_ms) for each in view.partitions]
         report.append(plain_table(names, rows, right=("position", "lag", "task")))
     if view.group.workers:
-        report.append(work_table(view.group))
+        report.append(work_table(view.group, with_hosts=True))
     else:
         report.append("no process runs the mirror; 'kiel-groups mirror start' continues at these positions")
     return report

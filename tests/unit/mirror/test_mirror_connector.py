@@ -249,9 +249,9 @@ def test_a_topic_with_a_problem_keeps_no_other_topic_from_being_copied(caplog: p
     for _ in range(2):
         config = planned(connector, target, 3, {"x": "topics: the source has no topic 'x'"})
         assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(3)]
-    assert context.problems[-1] == f"topics: the source has no topic 'x'; {target.unclaimed['b']}"
+    assert context.problems[-1] == f"the source has no topic 'x'; {target.unclaimed['b']}"
     assert [record.message for record in caplog.records] == [
-        "c: topics: the source has no topic 'x'; other topics are copied",
+        "c: the source has no topic 'x'; other topics are copied",
         f"c: {target.unclaimed['b']}; other topics are copied",
     ]
     target.unclaimed["a"] = "of another mirror"

@@ -147,6 +147,41 @@ def test_the_claims_say_how_much_is_left_to_copy_back(monkeypatch: pytest.Monkey
     ]
 
 
+def test_what_no_task_copies_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A partition that only the target has of a topic that is copied back counts. Without a process, no status says why
+    partitions of the source wait.
+    """
+    claims = {"a": Claim("m", "a", "old:9092", direction="back", starts=(5,)), "b": Claim("m", "b", "old:9092")}
+    target = SimpleNamespace(
+        partitions=lambda _: {CLAIMS_TOPIC: 1, "a": 2, "b": 1},
+        claims=lambda: claims,
+        mirrored=lambda _: {},
+        logs=lambda topics: {TopicPartition(topic, number): (0, 8) for topic in topics for number in range(2)},
+        with_records=set,
+        lost_topics=lambda *_: {},
+    )
+    monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
+    task = TaskId("m", 0)
+    rows = (
+        PartitionProgress(FIRST, "a", task, is_back=True, position=5),
+        PartitionProgress(BACK, "b", task, position=9, start=0, end=9),
+        PartitionProgress(TopicPartition("b", 1), "b", None, start=0, end=4),
+    )
+    for workers in ({}, {"w": b"{}"}):
+        group = replace(group_of({}), workers=workers)
+        found = with_checkpoints(MirrorView("m", group, rows), {}, timeout_s=1)
+        assert [(each.partition, each.lag, each.task) for each in found.partitions] == [
+            (FIRST, 3, task),
+            (SECOND, 8, None),
+            (BACK, 0, task),
+            (TopicPartition("b", 1), 4, None),
+        ]
+        assert found.lag == 15
+        (shown,) = found.stopped.values() or [""]
+        assert shown.startswith("the target topic b has 1 partition, and b on the source has 2") is (not workers)
+
+
 def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a killed turn, no task has the topic, so no other line would name it. A new target has no claims."""
     claim = Claim("m", "a", "old:9092", direction=STOPPED)
