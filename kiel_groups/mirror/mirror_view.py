@@ -16,6 +16,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, Unkn
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
+from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.mirror.settings import hashed_partitions, open_target, parse_properties
 from kiel_groups.mirror.topics import plan_topics
 from kiel_groups.mirror.values import (
@@ -325,7 +326,7 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
     ]
     stopped = dict(_stopped(view, claims))
     # While a process runs, the status of the connector has these problems.
-    waiting = {} if view.group.workers else _waiting(cluster, view, all_claims, present)
+    waiting = {} if view.group.workers else _waiting(cluster, view, found, all_claims, present)
     return replace(view, partitions=tuple(sorted(partitions)), stopped=waiting | stopped)
 
 
@@ -359,22 +360,23 @@ def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[st
 
 
 def _waiting(
-    cluster: TargetCluster, view: MirrorView, claims: Mapping[str, Claim], present: Mapping[str, int]
+    cluster: TargetCluster,
+    view: MirrorView,
+    mirrored: Mapping[TopicPartition, MirroredPartition],
+    claims: Mapping[str, Claim],
+    present: Mapping[str, int],
 ) -> dict[str, str]:
-    """Return why topics have partitions that no task copies, by topic of the source, as far as the target shows it."""
+    """Return why topics, or partitions of them, will not be copied, by topic of the source, as the target shows it."""
     assert view.connector is not None
     hashed = view.connector.config.get("target.partitions", "")
     rows = {topic: list(own) for topic, own in groupby(view.partitions, lambda each: each.partition.topic)}
     topics = [
         MirroredTopic(topic, own[0].target, len(own), {}, hashed_partitions=hashed_partitions(hashed, len(own)))
         for topic, own in rows.items()
-        if any(each.task is None for each in own)
     ]
-    if not topics:
-        return {}
     begun = [topic for topic in topics if topic.target in claims and topic.target in present]
     problems = dict(plan_topics(begun, claims, present).problems)
-    return problems | cluster.lost_topics(view.name, topics) | topic_problems(claims, view.name, topics, present)
+    return problems | cluster.lost_topics(topics, mirrored) | topic_problems(claims, view.name, topics, present)
 
 
 def left_on_target(

@@ -214,20 +214,25 @@ class TargetCluster:
         self._refuse_loops(source, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
         check_mirror(claims, mirror, source)
-        return claims, self.lost_topics(mirror, topics) | topic_problems(claims, mirror, topics, present)
+        lost = self.lost_topics(topics, self.mirrored(mirror))
+        return claims, lost | topic_problems(claims, mirror, topics, present)
 
-    def lost_topics(self, mirror: str, topics: Iterable[MirroredTopic]) -> dict[str, str]:
+    def lost_topics(
+        self, topics: Iterable[MirroredTopic], mirrored: Mapping[model.TopicPartition, MirroredPartition]
+    ) -> dict[str, str]:
         """
         Return why topics of the target lack records before their last checkpoints, by their names on the source.
+
+        Args:
+            topics: The topics of a mirror.
+            mirrored: How far the mirror is.
 
         Raises:
             KielGroupsError: The target does not answer.
         """
         names = {topic.source: topic.target for topic in topics}
-        # Read before the ends, which grow.
-        ends = last_ends(self.mirrored(mirror)) if names else {}
-        logs, found = self.logs(names.values()) if ends else {}, dict[str, str]()
-        for own, records in ends.items():
+        logs, found = self.logs(names.values()) if mirrored else {}, dict[str, str]()
+        for own, records in last_ends(mirrored).items():
             if records and (name := names.get(own.topic)):
                 copy = model.TopicPartition(name, own.partition)
                 if copy not in logs:
@@ -266,7 +271,7 @@ class TargetCluster:
         """
         present = self.partitions()
         absent = [topic for topic in topics if topic.target not in present]
-        lost = self.lost_topics(mirror, absent)
+        lost = self.lost_topics(absent, self.mirrored(mirror)) if absent else {}
         missing = {topic.target: topic for topic in absent if topic.source not in lost}
         for topic in missing.values():
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):

@@ -110,6 +110,9 @@ class TurnedTarget:
     def logs(self, topics: Sequence[str]) -> Mapping[TopicPartition, tuple[int, int]]:
         return {TopicPartition(topic, 0): (0, self._ends[topic]) for topic in topics if topic in self._ends}
 
+    def lost_topics(self, *_: object) -> Mapping[str, str]:
+        return {}
+
     def with_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
         return {partition for partition, limits in ranges.items() if set(range(*limits)) - self._markers}
 
@@ -149,8 +152,8 @@ def test_the_claims_say_how_much_is_left_to_copy_back(monkeypatch: pytest.Monkey
 
 def test_what_no_task_copies_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    A partition that only the target has of a topic that is copied back counts. Without a process, no status says why
-    partitions of the source wait.
+    A partition that only the target has of a topic that is copied back counts. Without a process, no status says which
+    topics are lost, and why partitions of the source wait.
     """
     claims = {"a": Claim("m", "a", "old:9092", direction="back", starts=(5,)), "b": Claim("m", "b", "old:9092")}
     target = SimpleNamespace(
@@ -159,7 +162,7 @@ def test_what_no_task_copies_is_shown_with_its_reason(monkeypatch: pytest.Monkey
         mirrored=lambda _: {},
         logs=lambda topics: {TopicPartition(topic, number): (0, 8) for topic in topics for number in range(2)},
         with_records=set,
-        lost_topics=lambda *_: {},
+        lost_topics=lambda topics, _: {"a": "it is gone"} if len(topics) == 2 else {},
     )
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
     task = TaskId("m", 0)
@@ -178,8 +181,9 @@ def test_what_no_task_copies_is_shown_with_its_reason(monkeypatch: pytest.Monkey
             (TopicPartition("b", 1), 4, None),
         ]
         assert found.lag == 15
-        (shown,) = found.stopped.values() or [""]
-        assert shown.startswith("the target topic b has 1 partition, and b on the source has 2") is (not workers)
+        shown = [text.partition(";")[0] for text in found.stopped.values()]
+        waits = ["it is gone", "the target topic b has 1 partition, and b on the source has 2"]
+        assert shown == ([] if workers else waits)
 
 
 def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +196,7 @@ def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest
         "copy.d": claim._replace(mirror="other"),
     }
     counts = {CLAIMS_TOPIC: 1}
-    nothing = dict.fromkeys(("mirrored", "logs", "with_records"), lambda _: {})
+    nothing = dict.fromkeys(("mirrored", "logs", "with_records", "lost_topics"), lambda *_: {})
     target = SimpleNamespace(partitions=lambda _: counts, claims=lambda: claims, **nothing)
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
     found = list(mirror_problems(with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1)))

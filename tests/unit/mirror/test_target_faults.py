@@ -272,7 +272,7 @@ def test_lost_topics_are_found_and_not_created_again() -> None:
         _create=lambda topics: created.extend(topic.topic for topic in topics) or {},
     )
     topics = [MirroredTopic(name, f"copy.{name}", 1, {}) for name in [*records, "new"]]
-    found = target.lost_topics("m", topics)
+    found = target.lost_topics(topics, mirrored)
     assert {name: text.partition(" any more")[0].partition(":0 had")[0] for name, text in found.items()} == {
         "gone": "the target does not show copy.gone with its partitions",
         "short": "the target's partition copy.short",
