@@ -489,8 +489,12 @@ class Comparison:
         """Report both sides as different up to the next checkpoint or their ends; record by record if few are left."""
         source, target = self._source, self._target
         begin = source.offsets[0], target.offsets[0]
+        if begin[0] >= self._position:
+            # These records of the source are not mirrored yet, so those of the target are no changed ones.
+            self._replace(0, len(target.digests))
+            return
         later = (each for each in self._limits if each[0] > begin[0] and each[1] > begin[1])
-        limit = next(later, (max(begin[0] + 1, self._position), _NO_LIMIT))
+        limit = next(later, (self._position, _NO_LIMIT))
         counts = bisect_left(source.offsets, limit[0]), bisect_left(target.offsets, limit[1])
         if counts[0] * counts[1] <= _LARGEST_BLOCK:
             self._replace(*counts)

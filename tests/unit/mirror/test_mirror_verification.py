@@ -60,8 +60,18 @@ TURN = 8, 7
         ("abcd", "ababcd", 12, {DOUBLED: 2}),
         ("abcd", "abxcd", 12, {EXTRA_BACK: 1}),
         ("", "xy", 8, {EXTRA_BACK: 2}),
+        ("abcd", "abx", 10, {EXTRA_BACK: 1, WAITING_BACK: 2}),
     ],
-    ids=["all", "one is missing", "the rest waits", "the rest is missing", "after a crash", "another producer", "none"],
+    ids=[
+        "all",
+        "one is missing",
+        "the rest waits",
+        "the rest is missing",
+        "after a crash",
+        "another producer",
+        "nothing was copied",
+        "another producer, and the rest waits",
+    ],
 )
 def test_what_was_copied_back_is_compared(
     target_log: str, source_log: str, position: int, counts: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
