@@ -178,6 +178,9 @@ class MirrorConnector(SourceConnector):
         counts, refused = target.create(name, topics, replication)
         topics = usable(topics, refused)
         small = growing(topics, claims, counts)
+        # A topic that was created again, with fewer partitions, is no copy any more.
+        lost = target.lost_topics(small, target.mirrored(name)) if small else {}
+        topics, small = usable(topics, lost), [topic for topic in small if topic.source not in lost]
         # The partitions that the target has are copied, even if it refuses to add others.
         refused = target.grow(small)
         problems |= refused

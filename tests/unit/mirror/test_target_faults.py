@@ -136,7 +136,7 @@ def test_a_fault_that_passes_is_waited_for(kafka: MockKafka, exactly_once: bool)
 def test_a_fault_that_stays_fails_the_task(
     kafka: MockKafka, exactly_once: bool, code: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The task does not write the batch again, and leaves out no record. The library's own line about it is left out."""
+    """The task does not write the batch again, and leaves out no record. The library's own line is not shown."""
     with pytest.raises(KielGroupsError, match=text):
         written(kafka, RecordingTaskContext(), exactly_once=exactly_once, fault=lambda: kafka.refuse(PRODUCE, code))
     assert "FATAL" not in caplog.text
