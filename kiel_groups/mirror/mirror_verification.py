@@ -107,8 +107,8 @@ class MirrorVerification:
         mirror: The name of the mirror's connector.
         topics: The topics of the source to compare. In a name, * matches any characters, and ? matches one.
         dead_letter_topic: The topic of the target with the dead letters of the mirror, or "".
-        copied_back: The offset up to which each partition of the target is copied back. Without it, records that the
-            source lacks count as not copied back yet.
+        copied_back: Returns the offset up to which a partition of the target is copied back. Without it, records that
+            the source lacks count as not copied back yet.
         progress: Called about twice a second.
 
     Raises:
@@ -124,7 +124,7 @@ class MirrorVerification:
         *,
         topics: Sequence[str] = ("*",),
         dead_letter_topic: str = "",
-        copied_back: Mapping[model.TopicPartition, int] = {},
+        copied_back: Callable[[model.TopicPartition], int] = lambda _: 0,
         progress: Progress = lambda *_: None,
     ) -> None:
         self._brokers = brokers
@@ -204,7 +204,7 @@ class MirrorVerification:
                 # At the turn, all records of the source were mirrored.
                 turned = mirrored[partition].position
                 source_log = max(turned, source_log[0]), source_log[1]
-            position, log = max(begun, self._copied_back.get(copy, 0)), (max(begun, start), end)
+            position, log = max(begun, self._copied_back(copy)), (max(begun, start), end)
             compacted = _is_compacted(settings, copy.topic)
             yield _WayBack(partition, copy.topic, (begun, turned), log, source_log, position, compacted)
 

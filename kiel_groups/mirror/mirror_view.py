@@ -116,11 +116,8 @@ class MirrorView:
         group: The worker group, with this connector only.
         partitions: The partitions of the mirror's tasks, and those that no task has yet if these were asked for, in
             their order; empty before the connector has made its tasks.
-        stored: The stored positions: by None or, for what is copied back, "target"; by topic and number of the
-            partition that records are copied from.
-        counts: The numbers of mirrored records and of their bytes of each partition of the source, also of those that
-            no task mirrors at the moment.
-        copied_back: The stored source offsets of what is copied back, by partition of the target.
+        stored: The stored source offsets, also of partitions that no task has at the moment: by None or, for what is
+            copied back, "target"; by topic and number of the partition that records are copied from.
         lag_problem: The first reason why ends of logs are unknown, or "".
         target_problem: Why the checkpoints on the target are unknown, and how much is left to copy back, or "".
         stopped: Why topics, or partitions of them, are not copied: a text for each of them, by topic of the source.
@@ -130,9 +127,7 @@ class MirrorView:
     name: str
     group: WorkerGroup
     partitions: tuple[PartitionProgress, ...] = ()
-    stored: Mapping[tuple[str | None, str, int], int] = field(default_factory=dict)
-    counts: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    copied_back: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
+    stored: Mapping[tuple[str | None, str, int], Mapping[str, Any]] = field(default_factory=dict)
     lag_problem: str = ""
     target_problem: str = ""
     stopped: Mapping[str, str] = field(default_factory=dict)
@@ -147,6 +142,10 @@ class MirrorView:
     def is_exactly_once(self) -> bool:
         """Whether the mirror writes each record once."""
         return self.connector is not None and self.connector.config.get("exactly.once", "").lower() == "true"
+
+    def position(self, side: str | None, partition: TopicPartition) -> int | None:
+        """Return the stored position of a partition, or None. The arguments are the keys of ``stored``."""
+        return self.stored.get((side, *partition), {}).get("offset")
 
     @property
     def topics(self) -> int:
@@ -215,14 +214,8 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float, with_new
     known = [
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
     ]
-    positions = {place: offset["offset"] for place, (offset, _) in stored.items() if "offset" in offset}
-    counts, back = dict[TopicPartition, tuple[int, int]](), dict[TopicPartition, Mapping[str, Any]]()
-    for (side, topic, number), (offset, _) in stored.items():
-        if side is None:
-            counts[TopicPartition(topic, number)] = offset.get("records", 0), offset.get("bytes", 0)
-        else:
-            back[TopicPartition(topic, number)] = offset
-    return MirrorView(name, workers, tuple(known), positions, counts, back, logs.problem, seen_ms=seen_ms)
+    offsets_only = {place: offset for place, (offset, _) in stored.items()}
+    return MirrorView(name, workers, tuple(known), offsets_only, logs.problem, seen_ms=seen_ms)
 
 
 def _new_partitions(
@@ -340,8 +333,8 @@ def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -
         return row
     is_back = claim.direction == BACK
     if is_back != row.is_back:
-        place = ("target", *row.copy) if is_back else (None, *row.partition)
-        row = row._replace(is_back=is_back, position=view.stored.get(place), stored_ms=None)
+        position = view.position("target", row.copy) if is_back else view.position(None, row.partition)
+        row = row._replace(is_back=is_back, position=position, stored_ms=None)
     begun = claim.start(row.partition.partition) if is_back else claim.resume(row.partition.partition)
     return row if begun is None else row._replace(position=max(begun, row.position or 0))
 
@@ -398,7 +391,7 @@ def left_on_target(
     """
     ranges = {}
     for copy, end in ends.items():
-        ranges[copy] = max(claims[copy.topic].start(copy.partition), view.stored.get(("target", *copy), 0)), end
+        ranges[copy] = max(claims[copy.topic].start(copy.partition), view.position("target", copy) or 0), end
     # The last offsets may be those of transactions: their markers, or records that were aborted.
     filled = target.with_records(ranges)
     return {copy: end - start if copy in filled or end < start else 0 for copy, (start, end) in ranges.items()}

@@ -80,7 +80,7 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: Sequence[str], 
             clusters.name,
             topics=topics,
             dead_letter_topic=config.get("dead.letter.topic", ""),
-            copied_back={partition: offset["offset"] for partition, offset in view.copied_back.items()},
+            copied_back=lambda partition: view.position("target", partition) or 0,
             progress=show,
         )
         found = list(verification.run())

@@ -95,7 +95,7 @@ def test_what_was_copied_back_is_compared(
         end_offsets=lambda _: {partition: TURN[1] + len(source_log)},
     )
     claim = Claim("m", "a", "old:9092", direction=BACK, starts=TURN[:1])
-    verification = MirrorVerification("old:9092", target, "m", copied_back={copies[0]: position})
+    verification = MirrorVerification("old:9092", target, "m", copied_back=lambda _: position)
     verification._partitions(source, {"a": ("copy", claim)})
     found, new = (verification._compare_back(each, source) for each in verification._ways_back)
     assert (dict(found.counts), found.records) == (counts, (len(source_log), len(target_log)))

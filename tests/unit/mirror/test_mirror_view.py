@@ -131,10 +131,12 @@ def test_the_claims_say_how_much_is_left_to_copy_back(monkeypatch: pytest.Monkey
     claims["d"] = Claim("m", "d", "old:9092", starts=(5,), resumes=(20,))
     target = TurnedTarget(claims, {"a": 12, "b": 12, "c": 8, "f": 12}, {10, 11})
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
-    stored: dict[tuple[str | None, str, int], int] = {("target", name, 0): at for name, at in positions.items()}
+    stored: dict[tuple[str | None, str, int], Any] = {
+        ("target", name, 0): {"offset": at} for name, at in positions.items()
+    } | {(None, "e", 0): {"offset": 9}}
     entry = ConnectorEntry({"topics": "a*,z"})
     group = WorkerGroup({}, ConfigSnapshot(1, {"m": entry}), {}, {}, ())
-    found = with_checkpoints(MirrorView("m", group, tuple(rows), stored | {(None, "e", 0): 9}), {}, timeout_s=1)
+    found = with_checkpoints(MirrorView("m", group, tuple(rows), stored), {}, timeout_s=1)
     assert [(each.is_back, each.position, each.lag) for each in found.partitions] == [
         (True, 9, 3),
         (True, 10, 0),
