@@ -308,6 +308,8 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
             for topic, number in sorted(logs.keys() - copies)
         ]
         left = left_on_target(cluster, view, claims, {each: end for each, (_, end) in logs.items()})
+        # While a process runs, the status of the connector has these problems.
+        waiting = {} if view.group.workers else _waiting(cluster, view, found, all_claims, present)
     except (KielGroupsError, ValueError) as error:
         return replace(view, target_problem=str(error))
     partitions = [
@@ -317,10 +319,7 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         )
         for each in rows
     ]
-    stopped = dict(_stopped(view, claims))
-    # While a process runs, the status of the connector has these problems.
-    waiting = {} if view.group.workers else _waiting(cluster, view, found, all_claims, present)
-    return replace(view, partitions=tuple(sorted(partitions)), stopped=waiting | stopped)
+    return replace(view, partitions=tuple(sorted(partitions)), stopped=waiting | dict(_stopped(view, claims)))
 
 
 def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -> PartitionProgress:

@@ -132,10 +132,10 @@ def work_table(group: WorkerGroup, *, with_hosts: bool = False) -> Table:
     """
     rows = []
     infos = {worker: _info(data) for worker, data in group.workers.items()}
-    addresses = {
-        worker: f"{info.host} ({info.address})" if with_hosts and info.address.startswith("127.") else info.address
-        for worker, info in infos.items()
-    }
+    addresses = {worker: info.address for worker, info in infos.items()}
+    if with_hosts:
+        local = {worker: info for worker, info in infos.items() if info.host and info.address.startswith("127.")}
+        addresses |= {worker: f"{info.host} ({info.address})" for worker, info in local.items()}
     for connector in group.configuration.sorted_connectors():
         works: list[Work] = [connector, *group.configuration.tasks_of(connector.connector)]
         for work in works:
