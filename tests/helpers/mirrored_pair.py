@@ -101,7 +101,7 @@ class Pair:
         with closing(Consumer(config)) as consumer:
             consumer.assign([TargetPartition(*partition, 0) for partition in found])
             while len(ended) < len(found):
-                message = consumer.poll(10.0)
+                message = consumer.poll(30.0)
                 assert message is not None
                 partition = message.topic(), message.partition()
                 if message.error() is None:
