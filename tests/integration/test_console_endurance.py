@@ -40,6 +40,19 @@ HIDE = """hidden => {
     document.dispatchEvent(new Event("visibilitychange"));
 }"""
 
+#: Delays the frames of a tab, and ends that after an hour, as far as its scripts can tell.
+DELAY_FRAMES = """() => {
+    window.late = [];
+    window.frame = requestAnimationFrame;
+    window.requestAnimationFrame = draw => late.push(draw);
+}"""
+AFTER_AN_HOUR = """() => {
+    const now = performance.now.bind(performance);
+    performance.now = () => now() + 3_600_000;
+    window.requestAnimationFrame = frame;
+    late.forEach(draw => frame(draw));
+}"""
+
 
 def group_at(seen_ms: int, members: int, partitions: int) -> LoadedGroups:
     """Return a load of one settled group, whose partitions are in 4 topics."""
@@ -119,15 +132,19 @@ async def test_a_thousand_members_and_ten_thousand_partitions(monkeypatch: pytes
 
 
 async def test_a_hidden_tab_has_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it is seen again, it shows what it has missed, and follows changes."""
+    """When it is seen again, it shows what it has missed, and follows changes, also if it had no frame meanwhile."""
     async with fed(monkeypatch) as (service, feed), browsing() as browser:
         feed(3, 8)
         page, errors = await new_page(browser, f"{service.url}/clusters/main/groups/{GROUP}")
         await expect(page.locator("#live")).to_have_text("live")
+        await page.evaluate(DELAY_FRAMES)
+        feed(2, 8)
+        await expect(page.locator(ROWS)).to_have_count(2)
         await page.evaluate(HIDE, True)
         feed(4, 8)
         await eventually(lambda: not service._events._streams, "the stream has ended")
-        await expect(page.locator(ROWS)).to_have_count(3)
+        await expect(page.locator(ROWS)).to_have_count(2)
+        await page.evaluate(AFTER_AN_HOUR)
         await page.evaluate(HIDE, False)
         for members in (4, 5):
             feed(members, 8)
