@@ -238,17 +238,18 @@ async def test_a_partition_that_was_just_added_gets_its_records() -> None:
         await producer.produce("t", b"first", partition=0)
         broker.logs[added] = Log()
         before = broker.count(METADATA)
-        places = [2, 0, 2, 1, 0]
-        futures = [producer.produce("t", b"%d" % n, partition=place) for n, place in enumerate(places)]
+        places = [0, 2, 0, 2, 1, 0]
+        futures = [producer.produce("t", b"0", partition=0)]
         many = producer.produce_many("t", [b"a", b"b"], partitions=[2, 0])
-        assert (producer.unsent_count, broker.count(METADATA)) == (7, before)
+        futures += [producer.produce("t", b"%d" % n, partition=places[n]) for n in range(1, 6)]
+        assert (producer.unsent_count, broker.count(METADATA)) == (8, before)
         assert [(await each).partition for each in futures] == places
         assert await many == 2
-        assert [value for _, value in stored(broker, added)] == [b"0", b"2", b"a"]
-        assert [value for _, value in stored(broker, T0)] == [b"first", b"1", b"4", b"b"]
+        assert [value for _, value in stored(broker, added)] == [b"a", b"1", b"3"]
+        assert [value for _, value in stored(broker, T0)] == [b"first", b"0", b"b", b"2", b"5"]
         assert broker.count(METADATA) == before + 1
         broker.logs[added._replace(partition=3)] = Log()
-        assert await producer.produce_many("t", [b"c"], partitions=3) == 1
+        assert (await producer.produce("t", b"c", partition=3)).partition == 3
 
 
 async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups() -> None:
