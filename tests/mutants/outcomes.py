@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "a request that waits behind another one is sent twice",
         "clients/produce/sender.py",
-        "self._in_flight[node_id] * self._config.ack_timeout_ms",
+        "broker.in_flight * self._config.ack_timeout_ms",
         "self._config.ack_timeout_ms",
         "tests/unit/clients/produce/test_sender.py",
     ),
