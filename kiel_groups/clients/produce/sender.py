@@ -464,21 +464,43 @@ class Sender:
         batches = {queue.topic_partition: queue.batches[0] for queue in queues}
         for batch in batches.values():
             batch.sealed = True
-        compression = self._config.compression
-        if compression is not None and sum(each.size_bytes for each in batches.values()) > _MOST_COMPRESSED_HERE_BYTES:
-            loop = asyncio.get_running_loop()
-            message_sets = await loop.run_in_executor(self._compressors, _encode, batches, compression)
-        else:
-            message_sets = _encode(batches, compression)
+        message_sets = await self._message_sets(batches)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
         # The broker begins with a request when it has answered the one before it, which may wait for replicas, too.
         waits_ms = broker.in_flight * self._config.ack_timeout_ms
         timeout_ms = waits_ms + self._cluster.config.request_timeout_ms
         connection = self._cluster.connection(broker.node_id, "produce")
         await connection.wait_open()
+        self._compress_ahead(queues)
         for batch in batches.values():
             batch.unresolved_tries += 1
         return await connection.request(request, timeout_ms)
+
+    async def _message_sets(self, batches: Mapping[TopicPartition, Batch]) -> dict[TopicPartition, bytes]:
+        """Encode batches. Compress many bytes on another thread, unless that has begun already."""
+        ahead = {tp: batch.compressing for tp, batch in batches.items() if batch.compressing is not None}
+        rest = {tp: batch for tp, batch in batches.items() if tp not in ahead}
+        if self._config.compression is None or _size_bytes(rest) <= _MOST_COMPRESSED_HERE_BYTES:
+            found = _encode(rest, self._config.compression)
+        else:
+            found = await self._compress(rest)
+        return found | {tp: (await sets)[tp] for tp, sets in ahead.items()}
+
+    def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
+
+    def _compress_ahead(self, queues: Sequence[PartitionQueue]) -> None:
+        """Compress the batches behind these partitions' first ones, if complete, while the first ones are in flight."""
+        if self._config.compression is None or self._closed:
+            return
+        # No record is added to a batch that has another one behind it.
+        behind = {queue.topic_partition: queue.batches[1] for queue in queues if len(queue.batches) > 2}
+        behind = {tp: batch for tp, batch in behind.items() if batch.compressing is None}
+        if _size_bytes(behind) > _MOST_COMPRESSED_HERE_BYTES:
+            sets = self._compress(behind)
+            for batch in behind.values():
+                batch.compressing = sets
 
     # ------------------------------------------------------------------ outcomes
 
@@ -603,6 +625,10 @@ class Sender:
         self.appender.buffered_bytes -= batch.size_bytes
         self.wake()
         self._offer(queue)
+
+
+def _size_bytes(batches: Mapping[TopicPartition, Batch]) -> int:
+    return sum(batch.size_bytes for batch in batches.values())
 
 
 def _encode(batches: Mapping[TopicPartition, Batch], compression: str | None) -> dict[TopicPartition, bytes]:

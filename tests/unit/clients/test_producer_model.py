@@ -178,7 +178,7 @@ async def test_each_record_has_one_true_outcome(share: float, monkeypatch: pytes
     Whatever brokers do, each record gets one outcome, the outcome is true, and stored records keep their order.
 
     Every other program runs without the compiled code for batches. In every other pair of programs, few bytes are as
-    good as many for a second request.
+    good as many for a second request, and for another thread.
     """
     for seed in range(8):
         with monkeypatch.context() as patched:
@@ -186,4 +186,5 @@ async def test_each_record_has_one_true_outcome(share: float, monkeypatch: pytes
                 without_compiled_batches(patched)
             if seed & 2:
                 patched.setattr(sender, "_LEAST_SECOND_BYTES", 100)
+                patched.setattr(sender, "_MOST_COMPRESSED_HERE_BYTES", 100)
             await run_program(seed, share)
