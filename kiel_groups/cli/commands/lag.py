@@ -24,7 +24,6 @@ from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
-    from kiel_groups.errors import KielGroupsError
     from kiel_groups.model import TopicPartition
     from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.group_view import GroupView
