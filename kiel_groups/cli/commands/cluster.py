@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,13 +258,7 @@ def _as_json(running: RunningCluster) -> dict[str, Any]:
 
 
 def _server_as_json(server: RunningServer) -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "address": server.address,
-        "pid": server.pid,
-        "alive": server.is_alive,
-        "log": server.log,
-    }
+    return {**asdict(server), "alive": server.is_alive}
 
 
 def _title(running: RunningCluster) -> str:
