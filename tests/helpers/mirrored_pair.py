@@ -20,7 +20,7 @@ from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.workers.plugins.connector_checks import task_settings
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 from tests.helpers.waiting import eventually
 
@@ -125,7 +125,7 @@ class Pair:
         try:
             task.start(
                 context or RecordingTaskContext(connector=self.name),
-                task_settings(MirrorConnector, config, task_config),
+                run_settings(MirrorConnector, config, task_config).settings,
             )
             yield task
         finally:

@@ -18,7 +18,7 @@ from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.znodes import view_group
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.cluster_state import ClusterHistory
-from kiel_groups.service.observer import Observer
+from kiel_groups.service.served_cluster import Observer
 from kiel_groups.service.service import Service
 from tests.helpers.browser import NEEDS_CHROMIUM, TOKEN, browsing, console, new_page, served
 from tests.helpers.members import group_of
