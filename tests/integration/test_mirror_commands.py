@@ -116,7 +116,9 @@ async def test_a_topic_is_turned_round(
         await eventually(lambda: asyncio.to_thread(lambda: lag() == 0), "everything is copied back", 20.0)
         status, text = await command("verify")
         assert status == 0
-        assert re.search("only records before its turn round are compared, .*:1 .source offsets 0 to 59, target", text)
+        assert re.search("records before its turn round: .*:1 .source offsets 0 to 59, target", text)
+        assert re.search(r"records since its turn round, which are copied back: .*:1 .source offsets 60 to \d+, ", text)
+        assert "180 of 180 records of the source are equal; copied back: 90 of 90" in text
         # Records in an open transaction may still be committed, and then they are copied back.
         await until_turned("--forward", "--dry-run")
         lags = list[int | None]()
