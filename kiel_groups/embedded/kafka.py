@@ -153,14 +153,23 @@ class KRaftController(Server):
     Args:
         cluster: The cluster's id.
         version: ``"3.9.1"`` or ``"4.1.0"``.
+        overrides: Settings that are added to ``server.properties``, or replace settings there.
         security: The users of a secured cluster, or None.
     """
 
-    def __init__(self, cluster: str, version: str, *, security: ClusterSecurity | None = None) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        version: str,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        security: ClusterSecurity | None = None,
+    ) -> None:
         super().__init__("kafka-controller")
         self.version = version
         self._cluster = cluster
         self._release = kafka_release(version)
+        self._overrides = overrides or {}
         self._security = security
 
     @property
@@ -171,7 +180,7 @@ class KRaftController(Server):
     def _command(self) -> list[str]:
         data = self.folder / "data"
         settings = kraft_settings(self._release, data, CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
-        return _command(self._release, self.folder, settings, self._cluster, self._security)
+        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster, self._security)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
