@@ -83,9 +83,7 @@ async def test_a_topic_is_turned_round(
 
         await eventually(is_turned, f"the turn with {options}", 60.0)
 
-    # A worker that is not scheduled for half of this time, which is the most that the server grants, loses its claims,
-    # and copies its last records back once more.
-    async with worker_on(pair.source, workers, session_timeout_ms=10_000) as worker:
+    async with worker_on(pair.source, workers) as worker:
         await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
         await pair.mirrored(50)
         # A command that was killed in the middle has left the topic stopped.
