@@ -26,7 +26,7 @@ from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
 from kiel_groups.mirror.task import MirrorTask, timestamp_of
 from kiel_groups.mirror.values import PARTITIONS_KEY, Claim, LostTopicsError, SourceBatch, set_of
 from kiel_groups.model import TopicPartition
-from kiel_groups.workers.plugins.connector_checks import task_settings
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingTaskContext, typed
 
@@ -380,7 +380,9 @@ def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: 
 
     def started(*partitions: TopicPartition) -> MirrorTask:
         task = MirrorTask()
-        task.start(context, task_settings(MirrorConnector, whole, whole | {PARTITIONS_KEY: json.dumps(partitions)}))
+        task.start(
+            context, run_settings(MirrorConnector, whole, whole | {PARTITIONS_KEY: json.dumps(partitions)}).settings
+        )
         return task
 
     task, polls = started(FIRST, SECOND, other), list[Any]()
