@@ -34,6 +34,7 @@ from kiel_groups.mirror.values import (
     SourceBatch,
     TopicLimits,
     WriterSettings,
+    gone_text,
     set_of,
 )
 from kiel_groups.model import TopicPartition
@@ -176,7 +177,7 @@ class MirrorTask(SourceTask):
         context, settings, names = self._context, self._settings, self._names
         self._progress = MirrorMetrics(context.metrics, self._partitions)
         field: str = settings["timestamp.field"]
-        topics = target.settings(sorted(set(names.values())))
+        topics = self._topic_settings(target)
         shared = WriterSettings(
             mirror=context.connector,
             is_exactly_once=settings["exactly.once"],
@@ -198,6 +199,17 @@ class MirrorTask(SourceTask):
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
         self._unsubscribed = list(names)
+
+    def _topic_settings(self, target: TargetCluster) -> Mapping[str, Mapping[str, str]]:
+        """Return the settings of the topics of the target. Raise LostTopicsError if some are gone."""
+        names = sorted(self._names.values())
+        try:
+            return target.settings(names)
+        except KielGroupsError as error:
+            present = target.partitions()
+            if gone := {name: gone_text(name) for name in names if name not in present}:
+                raise LostTopicsError(gone) from error
+            raise
 
     def _begin(self, target: TargetCluster) -> None:
         """

@@ -23,7 +23,7 @@ from kiel_groups.errors import KielGroupsError
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5
 #: Loggers of failures that this command reports itself, with the numbers of lines.
-REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
+REPORTED_BY_LINE = tuple(f"kiel_groups.clients.{name}" for name in ("produce.placement", "produce.sender", "producer"))
 
 
 @click.command(epilog=EPILOG)

@@ -26,7 +26,7 @@ from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
 from kiel_groups.mirror.task import MirrorTask, timestamp_of
 from kiel_groups.mirror.values import PARTITIONS_KEY, Claim, LostTopicsError, SourceBatch, set_of
 from kiel_groups.model import TopicPartition
-from kiel_groups.workers.plugins.connector_checks import task_settings
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingTaskContext, typed
 
@@ -345,23 +345,30 @@ class MadeWriter(FakeWriter):
         self.closed.append(self)
 
 
-@pytest.mark.parametrize("at_start", [True, False], ids=["as the task starts", "later"])
-def test_a_topic_that_is_lost_on_the_target_waits_alone(at_start: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["later", "short as the task starts", "gone as the task starts"])
+def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The task begins again without it, at the positions that it has returned, which the worker may not have stored. A
     task without another topic waits as well.
     """
-    context, other = RecordingTaskContext(), TopicPartition("b", 0)
+    context, other, at_start = RecordingTaskContext(), TopicPartition("b", 0), when != "later"
     first = FakeConsumer(None, None, {other: [FakeColumns(9)]}, {FIRST: [FakeColumns(7)], SECOND: [FakeColumns(7)]})
     second = FakeConsumer(None, {other: [FakeColumns(10)]})
     consumers = [second] if at_start else [first, second]
     claims = {f"copy.{name}": Claim("c", name, "old:9092") for name in "ab"}
     limits = {"max.message.bytes": "1000", "cleanup.policy": "delete"}
+
+    def settings(names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        if "copy.a" in names and when.startswith("gone"):
+            raise KielGroupsError("Unknown topic")
+        return dict.fromkeys(names, limits)
+
     target = SimpleNamespace(
         claims=lambda: claims,
         latest_claims=lambda: claims,
         logs=lambda _: {},
-        settings=lambda names: dict.fromkeys(names, limits),
+        partitions=lambda: {"copy.b": 1},
+        settings=settings,
     )
     monkeypatch.setattr(module, "target_of", lambda _: target)
     monkeypatch.setattr(module, "SingleConsumer", lambda *_, **__: consumers.pop(0))
@@ -373,7 +380,9 @@ def test_a_topic_that_is_lost_on_the_target_waits_alone(at_start: bool, monkeypa
 
     def started(*partitions: TopicPartition) -> MirrorTask:
         task = MirrorTask()
-        task.start(context, task_settings(MirrorConnector, whole, whole | {PARTITIONS_KEY: json.dumps(partitions)}))
+        task.start(
+            context, run_settings(MirrorConnector, whole, whole | {PARTITIONS_KEY: json.dumps(partitions)}).settings
+        )
         return task
 
     task, polls = started(FIRST, SECOND, other), list[Any]()
@@ -381,7 +390,9 @@ def test_a_topic_that_is_lost_on_the_target_waits_alone(at_start: bool, monkeypa
         polls += [position.source_offset["offset"] for position in task.poll()]
     assert polls == ([10] if at_start else [9, 10])
     assert second.subscribed == [("b", {} if at_start else {other: 9}, [0])]
-    assert (context.problems, len(MadeWriter.closed)) == (["it is gone"], 2)
+    shown = "the target does not show copy.a with its partitions" if when.startswith("gone") else "it is gone"
+    assert [problem.partition(" any more")[0] for problem in context.problems] == [shown]
+    assert len(MadeWriter.closed) == (0 if when.startswith("gone") else 2)
     if at_start:
         assert started(FIRST).poll() == []
         assert context.pauses == [module._PAUSE_S]
