@@ -339,6 +339,8 @@ class Comparison:
         self._history = _History()
         #: The offsets of records that the target lacks so far.
         self._missing: dict[int, None] = {}
+        #: The records of the source that are not read, because they are not mirrored yet.
+        self._unread = 0
         self._places = 0
 
     def run(self) -> None:
@@ -351,7 +353,7 @@ class Comparison:
         except _TooManyError:
             result.is_cut = True
         self._report_missing()
-        result.records = source.records, target.records
+        result.records = source.records + self._unread, target.records
         sums = zip(source.sums(), target.sums(), strict=True)
         result.sums = [(one, other) for one, other in sums if one.records or other.records]
 
@@ -406,6 +408,7 @@ class Comparison:
         if self._source.offsets:
             begin, end = self._source.offsets[0], self._end
             self._result.add_range(WAITING, (begin, end), None, end - begin)
+            self._unread = end - begin - len(self._source.offsets)
 
     def _differ(self) -> None:
         """Report the next records, which differ, up to a place at which both sides are equal again."""

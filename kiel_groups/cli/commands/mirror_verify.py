@@ -128,7 +128,8 @@ def _topic_lines(name: str, found: Sequence[PartitionComparison], *, once: bool)
     from kiel_groups.mirror.comparison import is_explained
 
     counts = sum((each.counts for each in found), Counter[str]())
-    state = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no difference"
+    nothing = "not compared" if all(each.refusal for each in found) else "no difference"
+    state = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or nothing
     partitions = "all partitions together" if found[0].partition.partition < 0 else counted(found, "partition")
     yield f"{name}: {partitions}, {sum(each.equal for each in found):,} equal; {state}"
     if part := found[0].part:

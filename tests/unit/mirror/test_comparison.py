@@ -91,6 +91,13 @@ def test_records_that_are_not_mirrored_yet_are_not_missing() -> None:
     ]
 
 
+def test_records_that_are_not_mirrored_yet_count_as_those_of_the_source() -> None:
+    """They are not read, and belong to the records of which others are equal."""
+    result = compared(range(120_000), range(1_000), position=1_000)
+    assert (result.records, result.equal) == ((120_000, 1_000), 1_000)
+    assert result.counts == {"not mirrored yet": 119_000}
+
+
 def test_dead_letters_and_compaction_explain_missing_records() -> None:
     """A missing record is unexplained unless it is a dead letter, or a compacted topic may have removed it."""
     result = compared(N, N[:40] + N[43:], dead_letters={40, 42})

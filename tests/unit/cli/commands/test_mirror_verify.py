@@ -122,6 +122,9 @@ def test_a_report_says_which_part_of_a_turned_topic_is_compared(capsys: pytest.C
         " from 7 on, target offset 8)",
         "    orders:2 is not compared: it has not continued",
     ]
+    FakeVerification.found = [refused]
+    assert run([*VERIFY]) == 1
+    assert capsys.readouterr().out.splitlines()[1] == "  orders → copy: 1 partition, 0 equal; not compared"
 
 
 def test_a_report_has_the_way_back(capsys: pytest.CaptureFixture[str], fakes: dict[str, str]) -> None:
