@@ -21,7 +21,7 @@ from playwright.async_api import expect
 
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
-from tests.helpers.browser import PATIENCE_MS, browsing, new_page, served
+from tests.helpers.browser import browsing, new_page, served
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
@@ -79,7 +79,7 @@ async def take(cluster: Cluster, folder: Path) -> None:
             ("phone", f"{group}#partitions", 360, 760, "dark"),
         ):
             page, _ = await new_page(browser, address, width=width, height=height, scheme=scheme)
-            await expect(page.locator("#live")).to_have_text("live", timeout=PATIENCE_MS)
+            await expect(page.locator("#live")).to_have_text("live")
             file = folder / f"console-{name}.webp"
             # Playwright's own function writes no WebP, which is a third of a PNG.
             session = await page.context.new_cdp_session(page)

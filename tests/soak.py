@@ -78,12 +78,12 @@ class VisitedGroup:
         self.may_run.set()
 
     async def run(self) -> None:
-        """Let members join and leave until the time is over."""
+        """Let members join and leave until the time is over, three of them at least."""
         async with Producer(self._backend.cluster.brokers) as producer, self._backend.consumer(self.name) as stays:
             await stays.subscribe([self._topic])
             reading = asyncio.create_task(self._read(stays))
             feeding = asyncio.create_task(self._feed(producer))
-            while time.monotonic() < self._ends_s:
+            while not self.counts["rebalances"] or time.monotonic() < self._ends_s:
                 for visit in (self._visit, self._visit, self._visit_blocking):
                     self.rests.set()
                     await self.may_run.wait()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Literal, NoReturn, Self, Unpack, overload
 
 from kiel_groups.clients.calls.arguments import (
@@ -24,34 +25,23 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.batches import MESSAGE_OVERHEAD_BYTES, messages_bytes
-from kiel_groups.clients.produce.outcomes import (
-    JointOutcome,
-    Outcome,
-    RecordMetadata,
-    Unplaced,
-    outcomes_of,
-    raise_first,
-    settle_failed,
-)
+from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, RecordMetadata, raise_first
 from kiel_groups.clients.produce.partitioners import (
     Partitioner,
     Serializer,
     as_keys,
     as_partitions,
     as_values,
-    divide,
     fast_choice,
     find_partitioner,
     key_bytes,
     serialize_value,
-    with_any_sequence,
 )
-from kiel_groups.clients.produce.sender import PartitionQueue, Sender
-from kiel_groups.config import ProducerConfig, check_name
-from kiel_groups.errors import BufferFullError, ClosedError, ConfigError, KielGroupsError
+from kiel_groups.clients.produce.placement import Placement, Unplaced
+from kiel_groups.clients.produce.sender import Sender
+from kiel_groups.config import ProducerConfig
+from kiel_groups.errors import BufferFullError, ClosedError, KielGroupsError
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
@@ -130,17 +120,15 @@ class Producer:
         self._key_maker = key_maker
         self._makes_bytes = serializer is not None or key_maker is not None
         self._partitioner = find_partitioner(partitioner)
-        self._choose = with_any_sequence(self._partitioner)
         self._cluster = ClusterMetadata(broker_config(brokers, **broker_settings), self.metrics, names_unknown=True)
         self._sender = Sender(self._cluster, config, self.metrics, fast_choice(self._partitioner))
         self._appender = self._sender.appender
         if self._makes_bytes:
             self._appender.most_records = 0
-        #: The partition numbers of each topic as last seen, and the queues of these partitions.
-        self._queues = self._appender.topics
-        #: Records of topics whose partitions are not known yet, and the lookups of those partitions.
-        self._unplaced: dict[str, list[Unplaced]] = {}
-        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
+        self._placement = Placement(
+            self._cluster, self._sender, self.metrics, self._partitioner, retries, self._left_loop.remember
+        )
         #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
         #: returned for these are done already, since an application may await each before it produces the next record.
         #: None if records do not wait for further records.
@@ -149,7 +137,6 @@ class Producer:
             self._round = []
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
-        self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
 
     async def __aenter__(self) -> Self:
         await connect_or_close(self)
@@ -197,7 +184,8 @@ class Producer:
             message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
-            partition: The partition's number. By default, the partitioner chooses.
+            partition: The partition's number. By default, the partitioner chooses. If the partition is not known, a
+                broker is asked before the record fails, at most once in ``backoff_ms``.
 
         Returns:
             A future for topic, partition and offset of the stored record (offset -1 with ``required_acks`` 0). The
@@ -233,9 +221,9 @@ class Producer:
             encoded_key = key
             if type(value) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
                 key, encoded_key, value = self._encode(value, key)
-            if chosen is not given and self._queues[topic][0] is not self._cluster.known_partitions(topic):
+            if chosen is not given and self._appender.topics[topic][0] is not self._cluster.known_partitions(topic):
                 chosen = None  # from partitions that the topic had before
-            self._add_encoded(topic, key, encoded_key, value, chosen, outcome)
+            self._placement.add(topic, key, encoded_key, value, chosen, outcome)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
@@ -252,35 +240,6 @@ class Producer:
         if key is None and self._key_maker is not None:
             key = self._key_maker(value)
         return key, key_bytes(key), serialize_value(value, self._serializer)
-
-    def _add_encoded(
-        self,
-        topic: str,
-        key: Any,
-        encoded_key: bytes | None,
-        value: bytes | None,
-        partition: int | None,
-        outcome: Outcome,
-    ) -> None:
-        """
-        Queue a record that ``_encode`` has returned. ``outcome`` gets its place, or the error.
-
-        Raises:
-            ConfigError: The topic's name is not legal.
-        """
-        size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
-        numbers = self._cluster.known_partitions(topic)
-        if numbers is None or topic in self._unplaced:
-            self._look_up(topic, Unplaced([key], [encoded_key], [value], [partition], [outcome], size_bytes))
-            return
-        try:
-            if partition is None:
-                partition = self._choose(key, numbers)
-            queue = self._queue(topic, numbers, partition)
-        except Exception as error:  # the application's partitioner may raise anything
-            self._refuse([outcome], error)
-        else:
-            self._sender.add(queue, encoded_key, value, size_bytes, outcome)
 
     @overload
     def produce_many(
@@ -371,13 +330,8 @@ class Producer:
             app_keys, keys, values = (list(each) for each in zip(*encoded, strict=True)) if encoded else ([], [], [])
         else:
             keys = list(map(key_bytes, app_keys))
-        size_bytes, ends_round = messages_bytes(keys, values), self._round is not None
-        records = Unplaced(app_keys, keys, values, partitions, outcomes, size_bytes, ends_round)
-        numbers = None if topic in self._unplaced else self._cluster.known_partitions(topic)
-        if numbers is None:
-            self._look_up(topic, records)
-        else:
-            self._place(topic, numbers, records)
+        records = Unplaced(app_keys, keys, values, partitions, outcomes, ends_round=self._round is not None)
+        self._placement.add_many(topic, records)
 
     def _refuse_call(self) -> NoReturn:
         if self._closed:
@@ -416,8 +370,7 @@ class Producer:
     async def _end_round(
         self, outcomes: list[asyncio.Future[RecordMetadata]], last: asyncio.Future[RecordMetadata]
     ) -> RecordMetadata:
-        if self._lookups:
-            await asyncio.wait(list(self._lookups.values()))
+        await self._placement.placed()
         self._sender.send_waiting()
         await asyncio.wait(outcomes)
         raise_first(outcomes)
@@ -431,7 +384,7 @@ class Producer:
     @property
     def unsent_count(self) -> int:
         """The number of records without an outcome."""
-        return self._sender.unsettled + sum(len(outcomes_of(calls)) for calls in self._unplaced.values())
+        return self._sender.unsettled + sum(1 for _ in self._placement.waiting)
 
     @property
     def serializer(self) -> Serializer:
@@ -513,8 +466,7 @@ class Producer:
         return self.flush()
 
     async def _flush(self) -> None:
-        if self._lookups:
-            await asyncio.wait(list(self._lookups.values()))
+        await self._placement.placed()
         await self._sender.flush()
 
     def close(self, timeout_ms: int | None = None) -> asyncio.Future[None]:
@@ -562,8 +514,7 @@ class Producer:
     def _without_outcome(self, reason: KielGroupsError) -> Iterator[tuple[Outcome, KielGroupsError]]:
         """Yield each outcome that is not set, with the error that it gets if the loop has ended."""
         yield from self._sender.without_outcome(reason)
-        for calls in self._unplaced.values():
-            yield from ((outcome, reason) for outcome in outcomes_of(calls))
+        yield from zip(self._placement.waiting, repeat(reason))
 
     async def _close(self, timeout_ms: int | None) -> None:
         outcomes = self._take_round()
@@ -572,7 +523,8 @@ class Producer:
             await self._wait_for_flush(flushing, timeout_ms)
         finally:
             flushing.cancel()
-            self._abandon()
+            self._placement.close()
+            self._sender.close()
             self._cluster.close()
         raise_first(outcomes)
 
@@ -603,97 +555,3 @@ class Producer:
             counted(unknown, "record"),
             counted(unsent, "record was not sent", "records were not sent"),
         )
-
-    def _abandon(self) -> None:
-        """Fail all records without an outcome."""
-        for lookup in self._lookups.values():
-            lookup.cancel()
-        for topic, calls in self._unplaced.items():
-            error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            self._appender.buffered_bytes -= sum(records.size_bytes for records in calls)
-            self._refuse(outcomes_of(calls), error, topic)
-        self._lookups.clear()
-        self._unplaced.clear()
-        self._sender.close()
-
-    # ------------------------------------------------------------------ choice of partitions
-
-    def _queue(self, topic: str, numbers: tuple[int, ...], partition: int) -> PartitionQueue:
-        """Return the queue of a partition. Raise ConfigError if ``numbers``, the present partitions, lack it."""
-        known = self._queues.get(topic)
-        if known is None or known[0] is not numbers:
-            queues = {number: self._sender.queue_of(TopicPartition(topic, number)) for number in numbers}
-            known = self._queues[topic] = (numbers, queues)
-        try:
-            return known[1][partition]
-        except (KeyError, TypeError):
-            raise ConfigError(f"partition: {partition!r} given; {topic} has {numbers[0]} to {numbers[-1]}") from None
-
-    def _place(self, topic: str, numbers: tuple[int, ...], records: Unplaced) -> None:
-        """Queue the records of one call or, if a partition is not valid or the partitioner fails, none of them."""
-        try:
-            shares = [
-                (self._queue(topic, numbers, partition), indexes)
-                for partition, indexes in divide(self._choose, records.app_keys, records.partitions, numbers)
-            ]
-        except Exception as error:  # the application's partitioner may raise anything
-            self._refuse(records.outcomes, error)
-            return
-        for queue, indexes in shares:
-            keys, values = [records.keys[each] for each in indexes], [records.values[each] for each in indexes]
-            self._sender.add_many(queue, keys, values, [records.outcomes[each] for each in indexes])
-        if records.ends_round:
-            self._sender.send_waiting()
-
-    def _refuse(self, outcomes: Sequence[Outcome], error: Exception, topic: str = "") -> None:
-        """Fail records that were never sent."""
-        records = f"{counted(outcomes, 'record')} for {topic}" if topic else counted(outcomes, "record")
-        log.error("%s cannot be sent: %s", records, error)
-        self.metrics.count("produce_failures", len(outcomes))
-        for outcome in outcomes:
-            settle_failed(outcome, error)
-
-    def _look_up(self, topic: str, records: Unplaced) -> None:
-        """
-        Keep records until the partitions of their topic are known, and look them up, unless a lookup is running.
-
-        Later records of the topic wait behind these records. Raise ConfigError if the topic's name is not legal.
-        """
-        waiting = self._unplaced.get(topic)
-        if waiting is None:
-            check_name(topic, "topic")
-            self._left_loop.remember()
-            waiting = self._unplaced[topic] = []
-            # Later records must not overtake these.
-            self._queues.pop(topic, None)
-            self._lookups[topic] = spawn(self._find_partitions(topic), f"lookup of {topic}")
-        waiting.append(records)
-        self._appender.buffered_bytes += records.size_bytes
-
-    async def _find_partitions(self, topic: str) -> None:
-        failure: KielGroupsError | None = None
-        partitions: tuple[int, ...] = ()
-        backoff = self._cluster.new_backoff()
-        for failures in range(self._config.retries + 1):
-            await asyncio.sleep(backoff.delay_s(failures))
-            try:
-                partitions, failure = await self._cluster.partitions_of(topic), None
-                break
-            except KielGroupsError as error:
-                failure = error
-                if not error.retriable:
-                    break
-        del self._lookups[topic]
-        calls = self._unplaced.pop(topic)
-        self._appender.buffered_bytes -= sum(records.size_bytes for records in calls)
-        self._sender.wake()
-        if failure is not None:
-            self._refuse(outcomes_of(calls), failure, topic)
-            return
-        for number, records in enumerate(calls):
-            try:
-                self._place(topic, partitions, records)
-            except BaseException as error:
-                # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
-                self._refuse(outcomes_of(calls[number:]), ClosedError(f"{error!r} has ended the event loop"), topic)
-                raise

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import BackMetrics
-from kiel_groups.mirror.target import PASSING, TargetCluster, open_client
-from kiel_groups.mirror.values import CLAIMS_TOPIC, Waiting
+from kiel_groups.mirror.target import PASSING, TargetCluster
+from kiel_groups.mirror.values import ELSEWHERE, LostTopicsError, Waiting
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
@@ -86,14 +86,7 @@ class BackCopier:
         self._most = most
         #: The end of each partition of the source after the last record that was mirrored or copied back.
         self._ends = {partition: end for partition, end in ends.items() if end is not None}
-        config: dict[str, Any] = {
-            "group.id": CLAIMS_TOPIC,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest" if resets else "error",
-        }
-        self._consumer = open_client(Consumer, target.config | config)
+        self._consumer = target.consumer({"auto.offset.reset": "earliest" if resets else "error"})
         #: The topics that are not copied back any more. Their partitions are not assigned.
         self._turned: frozenset[str] = frozenset()
         #: The partitions without a committed record after those that were read.
@@ -107,6 +100,7 @@ class BackCopier:
         Copy the next records, and return the positions after them when all in-sync replicas of the source have them.
 
         Raises:
+            LostTopicsError: A topic of the target was deleted.
             KielGroupsError: The source refuses a record, or the target has deleted records.
             TaskStoppedError: The task must stop.
         """
@@ -114,12 +108,14 @@ class BackCopier:
         for message in self._consumer.consume(self._most, _SLICE_S):
             partition = TopicPartition(message.topic() or "", message.partition() or 0)
             if (error := message.error()) is None:
+                if (offset := message.offset() or 0) < self._positions[partition]:
+                    raise self._lost(partition, offset)
                 found.setdefault(partition, []).append(message)
                 self._ended.discard(partition)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ended.add(partition)
             elif error.code() not in PASSING:
-                raise KielGroupsError(self._failure(partition, error))
+                raise self._failure(partition, error)
         if (found or self._check.is_due) and (turned := self._check.turned()) != self._turned:
             log.info(
                 "%s of the target: %s are not copied back now", self._target.servers, some(sorted(turned)) or "none"
@@ -159,8 +155,6 @@ class BackCopier:
 
     def _send(self, partition: TopicPartition, messages: Sequence[Message]) -> tuple[Future[Any], Future[Any]]:
         """Return the outcome of all records but the last one, and that of the last one."""
-        if (first := messages[0].offset() or 0) < self._positions[partition]:
-            raise KielGroupsError(self._started_over(partition, first))
         topic, number = self._topics[partition.topic], partition.partition
         keys, values = [message.key() for message in messages], [message.value() for message in messages]
         many = self._producer.produce_many(topic, values[:-1], keys[:-1], number)
@@ -210,26 +204,30 @@ class BackCopier:
             f"the source refuses records of {partition} from offset {messages[0].offset()} on: {error}{hint}"
         )
 
-    def _failure(self, partition: TopicPartition, error: KafkaError) -> str:
+    def _failure(self, partition: TopicPartition, error: KafkaError) -> KielGroupsError:
+        position = self._positions[partition]
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.UNKNOWN_TOPIC_OR_PART):
+            _, end = self._target.logs([partition.topic]).get(partition, (0, None))
+            if end is None or end < position:
+                return self._lost(partition, end)
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            position, (_, end) = self._positions[partition], self._target.logs([partition.topic])[partition]
-            if end < position:
-                return self._started_over(partition, end)
-            return (
+            return KielGroupsError(
                 f"{partition} of the target does not have offset {position}, where the copies back continue"
                 f" ({error.str()}): records were deleted before they were copied; to accept that, set"
                 " source.auto.offset.reset to earliest"
             )
-        return f"the target {self._target.servers}: cannot read {partition}: {error.str()}"
+        return KielGroupsError(f"the target {self._target.servers}: cannot read {partition}: {error.str()}")
 
-    def _started_over(self, partition: TopicPartition, offset: int) -> str:
-        topic = self._topics[partition.topic]
-        return (
-            f"{partition} of the target was copied back up to offset {self._positions[partition]}, and its log is at"
-            f" {offset} again: the topic was deleted and created again, or has lost records; its new records are not on"
-            f" the source: leave {topic} out of the topics of this mirror, and mirror it by a connector of another name"
-            " to another topic (target.topic.format), where its producers and consumers continue"
+    def _lost(self, partition: TopicPartition, offset: int | None) -> LostTopicsError:
+        """Return the error for a log that is at an offset before the position, or gone."""
+        topic, now = self._topics[partition.topic], "is gone" if offset is None else f"is at {offset} again"
+        text = (
+            f"{partition} of the target was copied back up to offset {self._positions[partition]}, and its log"
+            f" {now}: the topic was deleted and created again, or has lost records; its new records are not on the"
+            f" source: leave {topic} out of the topics of this mirror, and {ELSEWHERE}, where its producers and"
+            " consumers continue"
         )
+        return LostTopicsError({partition.topic: text})
 
 
 def _next_offset(messages: Sequence[Message]) -> int:

@@ -96,7 +96,7 @@ class TranslatedOffset(NamedTuple):
 
 
 #: The remarks about a group whose offset is beyond the position of the mirror.
-_BEHIND, _COPIED_BACK = "the mirror is {:,} behind", "reads {:,} that were copied back again"
+_BEHIND, _COPIED_BACK = "the mirror is {:,} behind", "{:,} of them were copied back from the target"
 #: The start and the end of the log of each partition of the target.
 Logs = Mapping[TopicPartition, tuple[int, int]]
 
@@ -134,6 +134,17 @@ def parse_checkpoints(records: Iterable[tuple[bytes, bytes | None]]) -> dict[Top
         )
         for partition, rows in found.items()
     }
+
+
+def last_ends(mirrored: Mapping[TopicPartition, MirroredPartition]) -> dict[TopicPartition, int]:
+    """Return where partitions of the target ended at the last checkpoints, by topic of the source and their number."""
+    found: dict[TopicPartition, int] = {}
+    for partition, each in mirrored.items():
+        for checkpoint in each.checkpoints:
+            for number, end in checkpoint.targets.items():
+                own = TopicPartition(partition.topic, number)
+                found[own] = max(found.get(own, 0), end)
+    return found
 
 
 def translate(

@@ -22,12 +22,15 @@ from kiel_groups.model import TopicPartition
 
 #: The kinds of differences that nothing explains, and ``DOUBLED``, which a restart of an at-least-once mirror explains.
 MISSING, DOUBLED, CHANGED, EXTRA, LATE = "missing", "doubled", "changed", "not of the source", "out of order"
+#: On the way back, the kinds ``EXTRA`` and ``WAITING`` have other names.
+EXTRA_BACK, WAITING_BACK = "not of the target", "not copied back yet"
 #: Up to the next checkpoint, the sides have no place in common.
 UNLIKE = "different"
 #: The other kinds have an explanation.
 DEAD, WAITING, COMPACTED = "dead letter", "not mirrored yet", "compacted"
 DELETED, BEFORE = "deleted on the other side", "before the mirror began"
-EXPLAINED = frozenset({DEAD, WAITING, COMPACTED, DELETED, BEFORE})
+EXPLAINED = frozenset({DEAD, WAITING, WAITING_BACK, COMPACTED, DELETED, BEFORE})
+_NAMES_BACK = {EXTRA: EXTRA_BACK, WAITING: WAITING_BACK}
 
 #: How far an equal place is looked for, in records: at first, then further.
 _WINDOWS = (64, 2_048, 50_000)
@@ -114,6 +117,8 @@ class PartitionComparison:
         is_cut: Whether the comparison ended early, because the sides differ at too many places.
         part: Which records of the topic are compared, and why no others, if the topic was turned; else "".
         compared: The offsets between which the records were compared on the source, and on the target; or None.
+        is_back: Whether these are the records that were copied back: the target had them first, and a record is missing
+            if the source lacks it.
     """
 
     partition: TopicPartition
@@ -127,6 +132,18 @@ class PartitionComparison:
     is_cut: bool = False
     part: str = ""
     compared: tuple[tuple[int, int], tuple[int, int]] | None = None
+    is_back: bool = False
+
+    def turn_sides(self) -> None:
+        """Name the sides of a comparison of the way back as they are: so far, the target was the source."""
+        self.counts = Counter({_NAMES_BACK.get(kind, kind): count for kind, count in self.counts.items()})
+        self.differences = [
+            Difference(_NAMES_BACK.get(kind, kind), source, target, records)
+            for kind, target, source, records in self.differences
+        ]
+        self.records = self.records[::-1]
+        self.sums = [(source, target) for target, source in self.sums]
+        self.compared = self.compared and self.compared[::-1]
 
     def add(self, kind: str, source: Sequence[int], target: Sequence[int]) -> None:
         """Add records that differ, by their offsets on the sides that have them."""
@@ -149,10 +166,13 @@ class PartitionComparison:
             self.differences.append(Difference(kind, source, target, records))
 
     def unexplained(self, *, is_exactly_once: bool) -> int:
-        """Return the number of records without an explanation. If the comparison ended early, it is at least 1."""
-        found = sum(
-            count for kind, count in self.counts.items() if not is_explained(kind, is_exactly_once=is_exactly_once)
-        )
+        """
+        Return the number of records without an explanation. If the comparison ended early, it is at least 1.
+
+        Records are copied back at least once, however the mirror writes to the target.
+        """
+        once = is_exactly_once and not self.is_back
+        found = sum(count for kind, count in self.counts.items() if not is_explained(kind, is_exactly_once=once))
         return max(found, int(self.is_cut or bool(self.refusal)))
 
 
@@ -469,8 +489,12 @@ class Comparison:
         """Report both sides as different up to the next checkpoint or their ends; record by record if few are left."""
         source, target = self._source, self._target
         begin = source.offsets[0], target.offsets[0]
+        if begin[0] >= self._position:
+            # These records of the source are not mirrored yet, so those of the target are no changed ones.
+            self._replace(0, len(target.digests))
+            return
         later = (each for each in self._limits if each[0] > begin[0] and each[1] > begin[1])
-        limit = next(later, (max(begin[0] + 1, self._position), _NO_LIMIT))
+        limit = next(later, (self._position, _NO_LIMIT))
         counts = bisect_left(source.offsets, limit[0]), bisect_left(target.offsets, limit[1])
         if counts[0] * counts[1] <= _LARGEST_BLOCK:
             self._replace(*counts)

@@ -175,21 +175,26 @@ class MirrorConnector(SourceConnector):
         claims, refused = target.claim(name, source, topics)
         topics = usable(topics, refused)
         check_dead_letters(settings["dead.letter.topic"], claims, topics)
-        counts, refused = target.create(topics, replication)
+        counts, refused = target.create(name, topics, replication)
         topics = usable(topics, refused)
         small = growing(topics, claims, counts)
+        # A topic that was created again, with fewer partitions, is no copy any more.
+        lost = target.lost_topics(small, target.mirrored(name)) if small else {}
+        topics, small = usable(topics, lost), [topic for topic in small if topic.source not in lost]
         # The partitions that the target has are copied, even if it refuses to add others.
         refused = target.grow(small)
         problems |= refused
         counts |= {topic.target: topic.partitions for topic in small if topic.source not in refused}
         if dead := settings["dead.letter.topic"]:
             letters = MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})
-            refuse(target.create([letters], replication)[1])
+            refuse(target.create(name, [letters], replication)[1])
         return topics, claims, counts, problems
 
     def _report(self, problems: Mapping[str, str]) -> None:
         """Show in the status of the connector why topics wait, and log what is new."""
         name = self._context.name
+        # Where users read why a topic waits, the name of that setting is no help.
+        problems = {topic: problem.removeprefix("topics: ") for topic, problem in problems.items()}
         for topic, problem in problems.items():
             if self._problems.get(topic) != problem:
                 log.warning("%s: %s; other topics are copied", name, problem)

@@ -9,13 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
-from kiel_groups.mirror.settings import open_target, parse_properties
+from kiel_groups.mirror.checkpoints import MirroredPartition
+from kiel_groups.mirror.settings import hashed_partitions, open_target, parse_properties
+from kiel_groups.mirror.topics import plan_topics
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
@@ -25,8 +28,10 @@ from kiel_groups.mirror.values import (
     PARTITIONS_KEY,
     TOPIC_IN_FORMAT,
     Claim,
+    MirroredTopic,
     is_mirrored,
     target_topic,
+    topic_problems,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import partitions_of
@@ -111,23 +116,18 @@ class MirrorView:
         group: The worker group, with this connector only.
         partitions: The partitions of the mirror's tasks, and those that no task has yet if these were asked for, in
             their order; empty before the connector has made its tasks.
-        stored: The stored positions: by None or, for what is copied back, "target"; by topic and number of the
-            partition that records are copied from.
-        counts: The numbers of mirrored records and of their bytes of each partition of the source, also of those that
-            no task mirrors at the moment.
-        copied_back: The stored source offsets of what is copied back, by partition of the target.
+        stored: The stored source offsets, also of partitions that no task has at the moment: by None or, for what is
+            copied back, "target"; by topic and number of the partition that records are copied from.
         lag_problem: The first reason why ends of logs are unknown, or "".
         target_problem: Why the checkpoints on the target are unknown, and how much is left to copy back, or "".
-        stopped: Why topics are copied in no direction: a text for each of them, by topic of the source.
+        stopped: Why topics, or partitions of them, are not copied: a text for each of them, by topic of the source.
         seen_ms: When the mirror was read, in epoch milliseconds.
     """
 
     name: str
     group: WorkerGroup
     partitions: tuple[PartitionProgress, ...] = ()
-    stored: Mapping[tuple[str | None, str, int], int] = field(default_factory=dict)
-    counts: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    copied_back: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
+    stored: Mapping[tuple[str | None, str, int], Mapping[str, Any]] = field(default_factory=dict)
     lag_problem: str = ""
     target_problem: str = ""
     stopped: Mapping[str, str] = field(default_factory=dict)
@@ -142,6 +142,10 @@ class MirrorView:
     def is_exactly_once(self) -> bool:
         """Whether the mirror writes each record once."""
         return self.connector is not None and self.connector.config.get("exactly.once", "").lower() == "true"
+
+    def position(self, side: str | None, partition: TopicPartition) -> int | None:
+        """Return the stored position of a partition, or None. The arguments are the keys of ``stored``."""
+        return self.stored.get((side, *partition), {}).get("offset")
 
     @property
     def topics(self) -> int:
@@ -210,14 +214,8 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float, with_new
     known = [
         each._replace(start=logs.starts.get(each.partition), end=logs.ends.get(each.partition)) for each in partitions
     ]
-    positions = {place: offset["offset"] for place, (offset, _) in stored.items() if "offset" in offset}
-    counts, back = dict[TopicPartition, tuple[int, int]](), dict[TopicPartition, Mapping[str, Any]]()
-    for (side, topic, number), (offset, _) in stored.items():
-        if side is None:
-            counts[TopicPartition(topic, number)] = offset.get("records", 0), offset.get("bytes", 0)
-        else:
-            back[TopicPartition(topic, number)] = offset
-    return MirrorView(name, workers, tuple(known), positions, counts, back, logs.problem, seen_ms=seen_ms)
+    offsets_only = {place: offset for place, (offset, _) in stored.items()}
+    return MirrorView(name, workers, tuple(known), offsets_only, logs.problem, seen_ms=seen_ms)
 
 
 def _new_partitions(
@@ -297,13 +295,21 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         properties = ""
     try:
         cluster = open_target(stored | parse_properties(properties) | dict(target))
-        claims = cluster.claims() if CLAIMS_TOPIC in cluster.partitions(timeout_s) else {}
-        claims = {name: claim for name, claim in claims.items() if claim.mirror == view.name}
+        present = cluster.partitions(timeout_s)
+        all_claims = cluster.claims() if CLAIMS_TOPIC in present else {}
+        claims = {name: claim for name, claim in all_claims.items() if claim.mirror == view.name}
         found = cluster.mirrored(view.name)
         rows = [_as_claimed(view, each, claims.get(each.target)) for each in view.partitions]
         copies = {each.copy for each in rows if each.is_back and each.target in claims}
         logs = cluster.logs(sorted({copy.topic for copy in copies}))
-        left = left_on_target(cluster, view, claims, {each: end for each, (_, end) in logs.items() if each in copies})
+        # A topic that is copied back may have partitions that the source does not have.
+        rows += [
+            PartitionProgress(TopicPartition(claims[topic].topic, number), topic, None, is_back=True, position=0)
+            for topic, number in sorted(logs.keys() - copies)
+        ]
+        left = left_on_target(cluster, view, claims, {each: end for each, (_, end) in logs.items()})
+        # While a process runs, the status of the connector has these problems.
+        waiting = {} if view.group.workers else _waiting(cluster, view, found, all_claims, present)
     except (KielGroupsError, ValueError) as error:
         return replace(view, target_problem=str(error))
     partitions = [
@@ -313,7 +319,7 @@ def with_checkpoints(view: MirrorView, target: Mapping[str, Any], *, timeout_s: 
         )
         for each in rows
     ]
-    return replace(view, partitions=tuple(partitions), stopped=dict(_stopped(view, claims)))
+    return replace(view, partitions=tuple(sorted(partitions)), stopped=waiting | dict(_stopped(view, claims)))
 
 
 def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -> PartitionProgress:
@@ -326,10 +332,10 @@ def _as_claimed(view: MirrorView, row: PartitionProgress, claim: Claim | None) -
         return row
     is_back = claim.direction == BACK
     if is_back != row.is_back:
-        place = ("target", *row.copy) if is_back else (None, *row.partition)
-        row = row._replace(is_back=is_back, position=view.stored.get(place), stored_ms=None)
-    begun = (claim.starts if is_back else claim.resumes)[row.partition.partition :][:1]
-    return row._replace(position=max((*begun, row.position or 0))) if begun else row
+        position = view.position("target", row.copy) if is_back else view.position(None, row.partition)
+        row = row._replace(is_back=is_back, position=position, stored_ms=None)
+    begun = claim.start(row.partition.partition) if is_back else claim.resume(row.partition.partition)
+    return row if begun is None else row._replace(position=max(begun, row.position or 0))
 
 
 def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[str, str]]:
@@ -343,6 +349,26 @@ def _stopped(view: MirrorView, claims: Mapping[str, Claim]) -> Iterator[tuple[st
         # A topic that was left out of the mirror keeps its claim.
         if claim.direction == BACK and is_mirrored(claim.topic, patterns) and claim.topic not in known:
             yield claim.topic, f"the topic {claim.topic} was turned round, and no task copies it back yet"
+
+
+def _waiting(
+    cluster: TargetCluster,
+    view: MirrorView,
+    mirrored: Mapping[TopicPartition, MirroredPartition],
+    claims: Mapping[str, Claim],
+    present: Mapping[str, int],
+) -> dict[str, str]:
+    """Return why topics, or partitions of them, will not be copied, by topic of the source, as the target shows it."""
+    assert view.connector is not None
+    hashed = view.connector.config.get("target.partitions", "")
+    rows = {topic: list(own) for topic, own in groupby(view.partitions, lambda each: each.partition.topic)}
+    topics = [
+        MirroredTopic(topic, own[0].target, len(own), {}, hashed_partitions=hashed_partitions(hashed, len(own)))
+        for topic, own in rows.items()
+    ]
+    begun = [topic for topic in topics if topic.target in claims and topic.target in present]
+    problems = dict(plan_topics(begun, claims, present).problems)
+    return problems | cluster.lost_topics(topics, mirrored) | topic_problems(claims, view.name, topics, present)
 
 
 def left_on_target(
@@ -364,8 +390,7 @@ def left_on_target(
     """
     ranges = {}
     for copy, end in ends.items():
-        begun = claims[copy.topic].starts[copy.partition :][:1]
-        ranges[copy] = max((*begun, view.stored.get(("target", *copy), 0))), end
+        ranges[copy] = max(claims[copy.topic].start(copy.partition), view.position("target", copy) or 0), end
     # The last offsets may be those of transactions: their markers, or records that were aborted.
     filled = target.with_records(ranges)
     return {copy: end - start if copy in filled or end < start else 0 for copy, (start, end) in ranges.items()}

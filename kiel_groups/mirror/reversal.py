@@ -143,7 +143,8 @@ def _plan_back(
         last = max((checkpoint.targets[partition.partition] for checkpoint in mirrored.checkpoints), default=0)
     if not view.is_exactly_once:
         # A task that starts at an earlier position would write records again, after the start of the copies back.
-        position = min(position, view.stored.get((None, *partition), start))
+        stored = view.position(None, partition)
+        position = min(position, start if stored is None else stored)
     return PartitionReversal(end, end - position, last)
 
 
@@ -156,7 +157,7 @@ def _others(
     """Return ``TopicReversal.others`` of a topic from the starts and the ends of its partitions on the source."""
     found = {}
     for partition, (start, end) in sources.items():
-        back = view.copied_back.get(TopicPartition(target, partition.partition))
+        back = view.stored.get(("target", target, partition.partition))
         # Without a checkpoint, the partition had no record before the turn.
         is_empty = back is None and partition not in mirrored
         known = start if is_empty else source_end(mirrored.get(partition), back)

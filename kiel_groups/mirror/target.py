@@ -41,13 +41,15 @@ from kiel_groups.errors import (
     RetriableBrokerError,
     TaskStoppedError,
 )
-from kiel_groups.mirror.checkpoints import MirroredPartition, parse_checkpoints
+from kiel_groups.mirror.checkpoints import MirroredPartition, last_ends, parse_checkpoints
 from kiel_groups.mirror.values import (
     CLAIMS_TOPIC,
     Claim,
     MirroredTopic,
     check_mirror,
     checkpoints_topic,
+    gone_text,
+    short_text,
     topic_problems,
 )
 from kiel_groups.wording import counted, some
@@ -55,6 +57,10 @@ from kiel_groups.wording import counted, some
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+#: Drops the library's own lines: no level leaves out those of fatal errors, such as of a task that is fenced.
+_SILENT = logging.getLogger(f"{__name__}.library")
+_SILENT.disabled = True
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
@@ -144,7 +150,7 @@ def open_client(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
         ConfigError: The library refuses the settings of the user for clients of this kind.
     """
     try:
-        return kind({"log_level": 0, **config}, logger=log)
+        return kind({"log_level": 0, **config}, logger=log if "log_level" in config else _SILENT)
     except KafkaException as error:
         raise ConfigError(f"target.properties: {error_of(error).str().strip()}") from error
 
@@ -197,7 +203,7 @@ class TargetCluster:
             timeout_s: How long to wait for the first answer, in seconds.
 
         Returns:
-            As ``claim``.
+            As ``claim``, and why topics are lost; see ``lost_topics``.
 
         Raises:
             ConfigError: As ``create_checkpoints`` and ``claim``.
@@ -208,7 +214,32 @@ class TargetCluster:
         self._refuse_loops(source, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
         check_mirror(claims, mirror, source)
-        return claims, topic_problems(claims, mirror, topics, present)
+        lost = self.lost_topics(topics, self.mirrored(mirror))
+        return claims, lost | topic_problems(claims, mirror, topics, present)
+
+    def lost_topics(
+        self, topics: Iterable[MirroredTopic], mirrored: Mapping[model.TopicPartition, MirroredPartition]
+    ) -> dict[str, str]:
+        """
+        Return why topics of the target lack records before their last checkpoints, by their names on the source.
+
+        Args:
+            topics: The topics of a mirror.
+            mirrored: How far the mirror is.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        names = {topic.source: topic.target for topic in topics}
+        logs, found = self.logs(names.values()) if mirrored else {}, dict[str, str]()
+        for own, records in last_ends(mirrored).items():
+            if records and (name := names.get(own.topic)):
+                copy = model.TopicPartition(name, own.partition)
+                if copy not in logs:
+                    found[own.topic] = gone_text(name)
+                elif (end := logs[copy][1]) < records:
+                    found.setdefault(own.topic, short_text(copy, records, end))
+        return found
 
     def _refuse_loops(self, source: str, topics: Sequence[MirroredTopic]) -> None:
         """Raise ConfigError if a topic would be copied to itself, as the clusters are one: endlessly."""
@@ -223,19 +254,25 @@ class TargetCluster:
                 " be copied to itself: choose another cluster, or other names (target.topic.format)"
             )
 
-    def create(self, topics: Sequence[MirroredTopic], replication: int) -> tuple[dict[str, int], dict[str, str]]:
+    def create(
+        self, mirror: str, topics: Sequence[MirroredTopic], replication: int
+    ) -> tuple[dict[str, int], dict[str, str]]:
         """
         Create the topics that do not exist, with their partitions and the settings that still exist.
 
+        A topic that was deleted after it was mirrored is not created again.
+
         Returns:
-            The number of partitions of each topic of the target; and why the target refuses to create topics, by their
-            names on the source.
+            The number of partitions of each topic of the target; and why topics are not created, by their names on the
+            source.
 
         Raises:
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
-        missing = {topic.target: topic for topic in topics if topic.target not in present}
+        absent = [topic for topic in topics if topic.target not in present]
+        lost = self.lost_topics(absent, self.mirrored(mirror)) if absent else {}
+        missing = {topic.target: topic for topic in absent if topic.source not in lost}
         for topic in missing.values():
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
                 log.warning("topic %s: these settings do not exist on the target: %s", topic.source, ", ".join(dropped))
@@ -260,7 +297,7 @@ class TargetCluster:
                     topic.source,
                 )
         counts = present | {name: topic.target_partitions for name, topic in created.items()}
-        return counts, {missing[name].source: problem for name, problem in refused.items()}
+        return counts, lost | {missing[name].source: problem for name, problem in refused.items()}
 
     def grow(self, topics: Sequence[MirroredTopic]) -> dict[str, str]:
         """
@@ -429,9 +466,10 @@ class TargetCluster:
         return {name: claim for name, claim in claims.items() if claim.mirror == mirror}
 
     def mirrored(self, mirror: str) -> dict[model.TopicPartition, MirroredPartition]:
-        """Return how far each partition of the source is mirrored. Raises as ``read``."""
+        """Return how far each partition of the source is mirrored: none before the first start. Raises as ``read``."""
         topic = checkpoints_topic(mirror)
-        return parse_checkpoints(self.read(topic, *range(self.partitions().get(topic, 0))))
+        count = self.partitions().get(topic, 0)
+        return parse_checkpoints(self.read(topic, *range(count))) if count else {}
 
     def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
         """
@@ -558,7 +596,8 @@ class TargetCluster:
     def _messages(self, starts: Mapping[model.TopicPartition, int], *, only_first: bool = False) -> Iterator[Message]:
         """Yield the committed records of partitions, or only the first one of each. See ``messages``."""
         topics = some(sorted({partition.topic for partition in starts}))
-        with closing(self.consumer()) as consumer:
+        # The first records may be deleted. The end is reported after an empty answer, for which the broker waits.
+        with closing(self.consumer({"auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})) as consumer:
             consumer.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
             left, answered_s = set(starts), time.monotonic()
             while left:
@@ -584,19 +623,20 @@ class TargetCluster:
                         raise self.failure(f"read {topics}", KafkaException(error))
                 answered_s = time.monotonic()
 
-    def consumer(self) -> Consumer:
-        """Return a consumer of committed records, without a group, that reports the ends of partitions."""
+    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+        """
+        Return a consumer of committed records, without a group, that reports the ends of partitions.
+
+        Args:
+            settings: More settings of the library.
+        """
         config = {
             "group.id": CLAIMS_TOPIC,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            # The first records of a partition may be deleted.
-            "auto.offset.reset": "earliest",
-            # The end is reported after an empty answer, for which the broker waits.
-            "fetch.wait.max.ms": 10,
         }
-        return open_client(Consumer, self.config | config)
+        return open_client(Consumer, self.config | config | dict(settings))
 
     def settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each of some topics."""

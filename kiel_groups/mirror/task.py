@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
-from itertools import cycle, repeat
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from kiel_groups.config import ResetPolicy
@@ -27,11 +27,14 @@ from kiel_groups.mirror.settings import CONFIG, target_name, target_of
 from kiel_groups.mirror.values import (
     BACK,
     BACK_KEY,
+    ELSEWHERE,
     FORWARD,
     PARTITIONS_KEY,
+    LostTopicsError,
     SourceBatch,
     TopicLimits,
     WriterSettings,
+    gone_text,
     set_of,
 )
 from kiel_groups.model import TopicPartition
@@ -98,12 +101,15 @@ class MirrorTask(SourceTask):
         #: The positions of the partitions of the source. Records before them are no new ones.
         self._next: dict[TopicPartition, int] = {}
         #: The ways in which the task copies records, in turn.
-        self._copies: Iterator[Callable[[], Sequence[SourcePosition]]] = repeat(self._copy)
+        self._copies: Iterator[Callable[[], Sequence[SourcePosition]]] = cycle([self._copy])
         self._is_source_gone = False
         #: The topics that are not subscribed yet, because the source has not answered since the start.
         self._unsubscribed: list[str] = []
-        #: The topics whose logs on the source have started over. They wait until the connector leaves them out.
-        self._restarted: set[str] = set()
+        #: The topics whose logs on the source have started over, or whose copies are lost. They wait until the task has
+        #: other settings.
+        self._left_out: set[str] = set()
+        #: The positions that ``poll`` has returned. The worker stores them later.
+        self._returned: dict[tuple[object, ...], JsonObject] = {}
         #: The first positions of partitions that begin after records which the target has already, and the positions of
         #: those whose last transactions were followed by no stored position.
         self._begun: list[SourcePosition] = []
@@ -114,11 +120,17 @@ class MirrorTask(SourceTask):
 
     def start(self, context: SourceTaskContext, settings: Settings) -> None:
         self._context, self._settings = context, settings
-        problem = ""
+        self._begin_copies()
+
+    def _begin_copies(self) -> None:
+        """Start to copy all topics but those that are left out. Wait until the target answers."""
+        context, problem = self._context, ""
         while True:
             try:
                 self._start()
                 break
+            except LostTopicsError as error:
+                self._leave_lost(error)
             except KielGroupsError as error:
                 self._close()
                 if not error.retriable:
@@ -127,7 +139,8 @@ class MirrorTask(SourceTask):
                     log.warning("%s: %s", context.connector, problem)
                     context.report_problem(problem)
                 if context.run(context.pause(_PAUSE_S)):
-                    raise TaskStoppedError(f"stopped while {settings['target.bootstrap.servers']} is gone") from error
+                    gone = self._settings["target.bootstrap.servers"]
+                    raise TaskStoppedError(f"stopped while {gone} is gone") from error
         if problem:
             context.report_problem("")
 
@@ -135,17 +148,23 @@ class MirrorTask(SourceTask):
         context, settings = self._context, self._settings
         target = target_of(settings)
         target.should_stop = lambda: context.should_stop
-        self._partitions = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
+        forward = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
+        self._partitions = [partition for partition in forward if partition.topic not in self._left_out]
         self._names = {partition.topic: target_name(settings, partition.topic) for partition in self._partitions}
         claims = target.claims()
         self._claims = {name: claim for name, claim in claims.items() if claim.mirror == context.connector}
         self._check = self._checked(target, self._names.values(), FORWARD)
-        starts = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
+        back = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
+        starts = [(partition, start) for partition, start in back if partition.topic not in self._left_out]
+        self._sources = {target_name(settings, topic): topic for topic, *_ in [*forward, *(each for each, _ in back)]}
+        ways: list[Callable[[], Sequence[SourcePosition]]] = []
         if self._partitions:
             self._start_forward(target)
+            ways.append(self._copy)
         if starts:
             self._back = self._start_back(target, starts)
-            self._copies = cycle([self._copy, self._back.copy]) if self._partitions else repeat(self._back.copy)
+            ways.append(self._back.copy)
+        self._copies = cycle(ways or [self._wait])
 
     def _checked(self, target: TargetCluster, topics: Iterable[str], direction: str) -> DirectionCheck:
         """Return the check that target topics still have their present claims, with a direction."""
@@ -158,7 +177,7 @@ class MirrorTask(SourceTask):
         context, settings, names = self._context, self._settings, self._names
         self._progress = MirrorMetrics(context.metrics, self._partitions)
         field: str = settings["timestamp.field"]
-        topics = target.settings(sorted(set(names.values())))
+        topics = self._topic_settings(target)
         shared = WriterSettings(
             mirror=context.connector,
             is_exactly_once=settings["exactly.once"],
@@ -170,15 +189,27 @@ class MirrorTask(SourceTask):
         )
         # A batch that is larger than its topic allows would be refused as a whole.
         batch_bytes = min(1_000_000, min(int(each["max.message.bytes"]) for each in topics.values()) * 9 // 10)
+        self._begun, self._error = [], None
         for number in sorted({self._set_of(partition) for partition in self._partitions}):
             self._writers[number] = TargetWriter(target, shared, number, batch_bytes, context)
-        self._next = self._positions(context)
+        self._next = self._positions()
         for writer in self._writers.values():
             writer.check_ends(names)
         self._begin(target)
         reset: ResetPolicy = settings["source.auto.offset.reset"]
         self._consumer = SingleConsumer(settings["source.bootstrap.servers"], auto_offset_reset=reset)
         self._unsubscribed = list(names)
+
+    def _topic_settings(self, target: TargetCluster) -> Mapping[str, Mapping[str, str]]:
+        """Return the settings of the topics of the target. Raise LostTopicsError if some are gone."""
+        names = sorted(self._names.values())
+        try:
+            return target.settings(names)
+        except KielGroupsError as error:
+            present = target.partitions()
+            if gone := {name: gone_text(name) for name in names if name not in present}:
+                raise LostTopicsError(gone) from error
+            raise
 
     def _begin(self, target: TargetCluster) -> None:
         """
@@ -194,9 +225,9 @@ class MirrorTask(SourceTask):
         begun: dict[TopicPartition, int | None] = {}
         for partition in self._partitions:
             claim = self._claims.get(self._names[partition.topic])
-            resumed = claim.resumes[partition.partition :][:1] if claim else ()
-            if resumed and self._next.get(partition, -1) < resumed[0]:
-                begun[partition] = resumed[0]
+            resumed = claim.resume(partition.partition) if claim else None
+            if resumed is not None and self._next.get(partition, -1) < resumed:
+                begun[partition] = resumed
             elif partition not in self._next:
                 begun[partition] = starts.get(partition.topic, {}).get(str(partition.partition))
         known = {partition: start for partition, start in begun.items() if start is not None}
@@ -224,9 +255,9 @@ class MirrorTask(SourceTask):
         mirrored = target.mirrored(context.connector)
         for partition, start in starts:
             target_partition = TopicPartition(target_name(settings, partition.topic), partition.partition)
-            stored = context.run(context.offset(back_partition(target_partition)))
+            stored = self._stored(back_partition(target_partition))
             claim = self._claims.get(target_partition.topic)
-            turned = max(claim.starts[partition.partition :][:1], default=0) if claim else 0
+            turned = claim.start(partition.partition) if claim else 0
             positions[target_partition] = max(start, turned, stored["offset"] if stored else 0)
             ends[target_partition] = source_end(mirrored.get(partition), stored)
         return BackCopier(
@@ -242,7 +273,41 @@ class MirrorTask(SourceTask):
         )
 
     def poll(self) -> Sequence[SourcePosition]:
-        return next(self._copies)()
+        try:
+            positions = next(self._copies)()
+        except LostTopicsError as error:
+            self._leave_lost(error)
+            self._begin_copies()
+            return []
+        self._returned |= {tuple(each.source_partition.values()): each.source_offset for each in positions}
+        return positions
+
+    def _leave_lost(self, error: LostTopicsError) -> None:
+        """
+        End the copies, and leave out topics that are lost on the target. The next start continues with the others.
+
+        Records that were written without a checkpoint are written again. The next start aborts an open transaction.
+        """
+        self._close()
+        self._leave_out({self._sources[name]: problem for name, problem in error.problems.items()})
+
+    def _leave_out(self, problems: Mapping[str, str]) -> None:
+        """Show in the status, and log, why topics of the source wait. The others are copied."""
+        for topic, problem in problems.items():
+            log.error("%s: %s; the topic waits", self._context.connector, problem)
+            self._context.metrics.count("mirror_problems")
+            self._context.report_problem(problem, topic)
+        self._left_out |= problems.keys()
+
+    def _wait(self) -> Sequence[SourcePosition]:
+        """Copy nothing for a moment."""
+        self._context.run(self._context.pause(_PAUSE_S))
+        return []
+
+    def _stored(self, partition: JsonObject) -> Mapping[str, Any] | None:
+        """Return the last position of a source partition."""
+        returned = self._returned.get(tuple(partition.values()))
+        return self._context.run(self._context.offset(partition)) if returned is None else returned
 
     def _copy(self) -> Sequence[SourcePosition]:
         """Copy the next records to the target, and return the positions after them."""
@@ -256,15 +321,16 @@ class MirrorTask(SourceTask):
         try:
             self._subscribe(self._consumer)
             if self._unsubscribed and len(self._unsubscribed) == len(self._names):
-                self._context.run(self._context.pause(_PAUSE_S))
-                return []
+                return self._wait()
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
         except OffsetOutOfRangeError as error:
-            others = self._restarted.union(self._unsubscribed)
+            others = self._left_out.union(self._unsubscribed)
             read = [partition for partition in self._next if partition.topic not in others]
             if not self._leave_restarted(self._consumer.end_offsets(read)):
+                # The rest of the error is for programs with a consumer of their own.
+                lost, *_ = str(error).split("; seek()")
                 raise KielGroupsError(
-                    f"{error}; records of the source were deleted before they were mirrored: to accept that, set"
+                    f"{lost}; records of the source were deleted before they were mirrored: to accept that, set"
                     " source.auto.offset.reset to earliest"
                 ) from error
             return []
@@ -272,8 +338,7 @@ class MirrorTask(SourceTask):
             if not error.retriable:
                 raise
             self._report_source(f"the source does not answer: {error}; trying again")
-            self._context.run(self._context.pause(_PAUSE_S))
-            return []
+            return self._wait()
         self._report_source("")
         self._leave_restarted({partition: columns[0].first_offset for partition, columns in found.items()})
         self._progress.begin(found)
@@ -321,15 +386,10 @@ class MirrorTask(SourceTask):
             if offset < (position := self._next.get(partition, 0)):
                 found[partition.topic] = (
                     f"{partition} of the source was mirrored up to offset {position}, and its log is at {offset} again:"
-                    " the topic was deleted and created again, or has lost records; mirror it by a connector of another"
-                    " name to another topic (target.topic.format)"
+                    f" the topic was deleted and created again, or has lost records; {ELSEWHERE}"
                 )
-        for topic in sorted(found.keys() - self._restarted):
-            log.error("%s: %s; the topic waits", self._context.connector, found[topic])
-            self._context.metrics.count("mirror_problems")
-            self._context.report_problem(found[topic], topic)
-            self._consumer.pause(*(each for each in self._partitions if each.topic == topic))
-        self._restarted |= found.keys()
+        self._leave_out({topic: found[topic] for topic in sorted(found.keys() - self._left_out)})
+        self._consumer.pause(*(each for each in self._partitions if each.topic in found))
         return bool(found)
 
     def _kept(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> dict[TopicPartition, Any]:
@@ -344,7 +404,7 @@ class MirrorTask(SourceTask):
             return {}
         turned = self._check.turned()
         stopped = {
-            each for each in self._partitions if self._names[each.topic] in turned or each.topic in self._restarted
+            each for each in self._partitions if self._names[each.topic] in turned or each.topic in self._left_out
         }
         paused = self._consumer.paused()
         for partition in stopped & found.keys():
@@ -408,7 +468,7 @@ class MirrorTask(SourceTask):
     def _set_of(self, partition: TopicPartition) -> int:
         return set_of(partition, self._settings["partition.sets"])
 
-    def _positions(self, context: SourceTaskContext) -> dict[TopicPartition, int]:
+    def _positions(self) -> dict[TopicPartition, int]:
         """
         Return the source position of each partition that has one, and set the counts of the records before.
 
@@ -417,8 +477,9 @@ class MirrorTask(SourceTask):
                 was mirrored.
         """
         stored: dict[TopicPartition, int] = {}
+        self._counts.clear()
         for partition in self._partitions:
-            if (offset := context.run(context.offset(_source_partition(partition)))) is not None:
+            if (offset := self._stored(_source_partition(partition))) is not None:
                 stored[partition] = offset["offset"]
                 self._counts[partition] = offset.get("records", 0), offset.get("bytes", 0)
         found: dict[TopicPartition, int] = {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol, TypeAlias
 
 from kiel_groups.config import parse_hosts
-from kiel_groups.errors import ConfigError, ProtocolError
+from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
@@ -28,6 +29,9 @@ PARTITIONS_KEY, BACK_KEY = "mirror.partitions", "mirror.back"
 #: In the format of the target's topics, the place of the name that the topic has on the source.
 TOPIC_IN_FORMAT = "${topic}"
 
+#: What an operator does about a topic whose offsets on one side have started over.
+ELSEWHERE = "mirror it by a connector of another name to another topic (target.topic.format)"
+
 #: A greater number of milliseconds than any difference of times.
 NO_LIMIT = (1 << 63) - 1
 #: How far the clocks of the task and of a broker may differ, with the time of a write, in milliseconds.
@@ -35,6 +39,35 @@ _CLOCKS_MS = 10_000
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
 Timestamps: TypeAlias = Callable[[bytes | None], int]
+
+
+class LostTopicsError(KielGroupsError):
+    """
+    Topics of the target were deleted, or lack records that were copied. A task leaves them out, and copies its others.
+
+    Args:
+        problems: Why nothing is copied to or from a topic any more, by its name on the target.
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("; ".join(problems.values()))
+        self.problems = problems
+
+
+def gone_text(topic: str) -> str:
+    """Return why nothing is copied to a topic of the target that brokers do not show any more."""
+    return (
+        f"the target does not show {topic} with its partitions any more: the topic was deleted; {ELSEWHERE}. Or the"
+        " right to describe it was removed: give it back, and start the mirror again"
+    )
+
+
+def short_text(partition: TopicPartition, records: int, end: int) -> str:
+    """Return why nothing is copied to a topic of the target that ends at an offset before records that it had."""
+    return (
+        f"the target's partition {partition} had {records} records, and ends at {end} now: the topic was deleted and"
+        f" created again, or has lost records; {ELSEWHERE}"
+    )
 
 
 class MirroredTopic(NamedTuple):
@@ -107,6 +140,14 @@ class Claim(NamedTuple):
     resumes: Sequence[int] = ()
     turner: str = ""
 
+    def start(self, number: int) -> int:
+        """Return the offset of a partition of the target to copy back from. One that is newer than the turn has 0."""
+        return max(self.starts[number : number + 1], default=0)
+
+    def resume(self, number: int) -> int | None:
+        """Return the offset of a partition of the source to continue at after the last turn forward, or None."""
+        return next(iter(self.resumes[number : number + 1]), None)
+
     @property
     def turn(self) -> Turn:
         """What the last turn has changed."""
@@ -164,6 +205,32 @@ class SourceBatch(NamedTuple):
     def size_bytes(self) -> int:
         """The number of bytes of all keys and values."""
         return sum(each.size_bytes for each in self.columns)
+
+    def divided(self, limit: int) -> list[SourceBatch]:
+        """Divide the batch at records of more than ``limit`` bytes, which are at odd places then."""
+        parts: list[list[RecordColumns]] = [[]]
+        for columns in self.columns:
+            start = 0
+            for row in large_rows(columns, limit):
+                parts[-1] += _rows(columns, start, row)
+                parts += [_rows(columns, row, row + 1), []]
+                start = row + 1
+            parts[-1] += _rows(columns, start, len(columns))
+        return [self._replace(columns=part) for part in parts]
+
+
+def large_rows(columns: RecordColumns, limit: int) -> Sequence[int]:
+    """Return the numbers of the records whose keys and values have more than ``limit`` bytes."""
+    keys, values = columns.keys, columns.values
+    if keys.longest + values.longest <= limit:
+        return ()
+    sizes = enumerate(len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True))
+    return [row for row, size in sizes if size > limit]
+
+
+def _rows(columns: RecordColumns, start: int, stop: int) -> list[RecordColumns]:
+    """Return a list with some of the records, or an empty list without records."""
+    return [replace(columns, rows=columns.rows[start:stop])] if start < stop else []
 
 
 class TopicLimits(NamedTuple):
@@ -330,7 +397,7 @@ def _claim_problem(claims: Mapping[str, Claim], mirror: str, topic: MirroredTopi
         return (
             f"the source topic {topic.source} was deleted and created again since the connector {mirror!r} began to"
             f" mirror it to {topic.target}: its offsets have started over, and the checkpoints count the former"
-            " ones; mirror it by a connector of another name to another topic (target.topic.format)"
+            f" ones; {ELSEWHERE}"
         )
     return ""
 

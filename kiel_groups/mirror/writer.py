@@ -8,7 +8,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeAlias
@@ -16,20 +15,24 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
-from kiel_groups.mirror.checkpoints import parse_checkpoints
+from kiel_groups.mirror.checkpoints import last_ends, parse_checkpoints
 from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
 from kiel_groups.mirror.values import (
     BEGINNING_SLOT,
     RESUMED_SLOT,
+    LostTopicsError,
     SourceBatch,
     TopicLimits,
     Waiting,
     WriterSettings,
     checkpoints_topic,
+    gone_text,
+    large_rows,
+    short_text,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +60,11 @@ _UNAUTHORIZED = frozenset(
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     }
 )
+#: Errors of records whose topic was deleted, or has fewer partitions since.
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 #: Errors of a transaction that recur each time that it is written.
-_PERMANENT = _UNAUTHORIZED | frozenset(
+_PERMANENT = (_UNAUTHORIZED | _GONE).union(
     {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
         KafkaError.TOPIC_EXCEPTION,
         KafkaError.POLICY_VIOLATION,
         KafkaError.RECORD_LIST_TOO_LARGE,
@@ -119,6 +121,8 @@ class TargetWriter:
         self._last_error = ""
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
+        #: When it was last checked that the target has all topics.
+        self._checked_s = 0.0
         #: The ends of the target's logs at the last checkpoint, by source topic and partition of the target.
         self._ends: dict[TopicPartition, int] = {}
         #: The number of partitions of each target topic whose keys are hashed, as first seen.
@@ -127,6 +131,8 @@ class TargetWriter:
         self._refused: dict[tuple[TopicPartition, int], KafkaError] = {}
         #: Why other records of this batch are not stored.
         self._errors: list[KafkaError] = []
+        #: The topics that the library does not find.
+        self._gone: set[str] = set()
         #: Whether the library has dropped records of this batch.
         self._is_purged = False
         #: The partitions whose checkpoint at the beginning is not written yet: their offsets on the source and the
@@ -200,11 +206,7 @@ class TargetWriter:
         self.first_offsets = {
             each: mirrored.checkpoints[0].source for each, mirrored in found.items() if mirrored.checkpoints
         }
-        for partition, mirrored in found.items():
-            for checkpoint in mirrored.checkpoints:
-                for number, end in checkpoint.targets.items():
-                    each = TopicPartition(partition.topic, number)
-                    self._ends[each] = max(self._ends.get(each, 0), end)
+        self._ends |= last_ends(found)
         return {partition: mirrored.position for partition, mirrored in found.items()}
 
     def check_ends(self, topics: Mapping[str, str]) -> None:
@@ -215,7 +217,7 @@ class TargetWriter:
             topics: The topics of the target by their names on the source.
 
         Raises:
-            KielGroupsError: A log is shorter than it was.
+            LostTopicsError: A log is shorter than it was, or gone.
             TaskStoppedError: The task must stop.
         """
         ends = {own: TopicPartition(topics[own.topic], own.partition) for own in self._ends if own.topic in topics}
@@ -248,6 +250,7 @@ class TargetWriter:
         a record that the target refuses: the next task must not write these records again.
 
         Raises:
+            LostTopicsError: Topics of the target were deleted.
             KielGroupsError: The target refuses a record, or another task has fenced this one.
             TaskStoppedError: The task must stop.
         """
@@ -272,32 +275,16 @@ class TargetWriter:
         if self._settings.is_exactly_once:
             yield batches
             return
-        for at, parts in enumerate(zip_longest(*map(self._divided, batches))):
+        divided = (batch.divided(self._size_limit(batch.topic)) for batch in batches)
+        for at, parts in enumerate(zip_longest(*divided)):
             found = [part for part in parts if part is not None and part.columns]
             # At odd places are the single records.
             yield from [[part] for part in found] if at % 2 or not found else [found]
 
-    def _divided(self, batch: SourceBatch) -> list[SourceBatch]:
-        """Divide a batch at the records that the target may refuse for their size, which are at odd places then."""
-        parts: list[list[RecordColumns]] = [[]]
-        for columns in batch.columns:
-            start = 0
-            for row in self._large_rows(columns, batch.topic):
-                parts[-1] += _rows(columns, start, row)
-                parts += [_rows(columns, row, row + 1), []]
-                start = row + 1
-            parts[-1] += _rows(columns, start, len(columns))
-        return [batch._replace(columns=part) for part in parts]
-
-    def _large_rows(self, columns: RecordColumns, topic: str) -> Sequence[int]:
-        """Return the numbers of the records whose size alone may be more than a topic of the target takes."""
+    def _size_limit(self, topic: str) -> int:
+        """Return up to which size no record alone may be more than a topic of the target takes."""
         # Smaller records share batches, which are not larger than that.
-        limit = max(self._batch_bytes, self._limits(topic).largest_bytes * 9 // 10)
-        keys, values = columns.keys, columns.values
-        if keys.longest + values.longest <= limit:
-            return ()
-        sizes = enumerate(len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True))
-        return [row for row, size in sizes if size > limit]
+        return max(self._batch_bytes, self._limits(topic).largest_bytes * 9 // 10)
 
     def _limits(self, topic: str) -> TopicLimits:
         return self._settings.limits.get(topic, TopicLimits())
@@ -417,6 +404,8 @@ class TargetWriter:
 
     def _check_errors(self) -> None:
         """Raise KielGroupsError if an error of this batch is permanent, and report a transaction that is aborted."""
+        if self._gone:
+            raise LostTopicsError({topic: gone_text(topic) for topic in sorted(self._gone)})
         buried = {id(error) for error in self._refused.values()}
         for error in self._errors:
             if (setting := _LIMITS.get(error.code())) is not None and id(error) not in buried:
@@ -433,7 +422,7 @@ class TargetWriter:
     def _produce(self, batch: SourceBatch) -> None:
         """Give the records of a batch to the producer. An error of a record reaches its callback."""
         partition = batch.partition.partition
-        done = partial(self._done, None)
+        done = partial(self._done, batch.topic, None)
         for columns in batch.columns:
             messages = self._messages(batch, columns)
             if batch.is_hashed:
@@ -470,9 +459,9 @@ class TargetWriter:
                 message["headers"] = _source_headers(partition, offset)
         # At least once, a large record is a part of its own.
         if settings.is_exactly_once or len(columns) == 1:
-            for row in self._large_rows(columns, batch.topic):
+            for row in large_rows(columns, self._size_limit(batch.topic)):
                 # If the target refuses the record, its offset has to be known.
-                messages[row]["callback"] = partial(self._done, (partition, columns.offsets[row]))
+                messages[row]["callback"] = partial(self._done, batch.topic, (partition, columns.offsets[row]))
         if limits.is_compacted and None in keys and self._is_compacted(batch.topic):
             pairs = zip(columns.offsets, keys, strict=True)
             self._refused |= {(partition, offset): _NO_KEY for offset, key in pairs if key is None}
@@ -545,11 +534,14 @@ class TargetWriter:
             # A record that the library itself refuses gets no callback. A transaction that has failed takes none.
             callback(error_of(error))
 
-    def _done(self, offset: tuple[TopicPartition, int] | None, error: KafkaError, _: Message | None = None) -> None:
+    def _done(
+        self, topic: str, offset: tuple[TopicPartition, int] | None, error: KafkaError, _: Message | None = None
+    ) -> None:
         """
         Take the error of a record.
 
         Args:
+            topic: The topic of the target.
             offset: The source partition and offset of the record if the record by itself may be too large, else None. A
                 batch of other records is refused, too, if the limit of its topic was lowered. These records fail the
                 task, which has the new limit after a restart.
@@ -561,6 +553,8 @@ class TargetWriter:
                 # The library aborts a transaction that lacks a record.
                 self._errors.append(error)
         else:
+            if error.code() in _GONE:
+                self._gone.add(topic)
             self._stored(error)
 
     def _look_up_ends(self, batches: Sequence[SourceBatch]) -> None:
@@ -568,7 +562,7 @@ class TargetWriter:
         Look up where the logs of the target end: after all records of the batches, and before all later ones.
 
         Raises:
-            KielGroupsError: A log is shorter than before.
+            LostTopicsError: A log is shorter than before, or gone.
             KafkaException: The target refuses to answer.
         """
         ends: dict[TopicPartition, TopicPartition] = {}
@@ -598,13 +592,12 @@ class TargetWriter:
                     return
                 # Until 2.1, a new leader may report an earlier end for a moment.
                 if time.monotonic() - began_s > _SETTLED_S:
-                    raise KielGroupsError(
-                        f"the target's partition {ends[short[0]]} had {least[short[0]]} records, and ends at"
-                        f" {found[short[0]]} now: the topic was deleted and created again, or has lost records; mirror"
-                        " it by a connector of another name to another topic (target.topic.format)"
+                    raise LostTopicsError(
+                        {ends[own].topic: short_text(ends[own], least[own], found[own]) for own in reversed(short)}
                     )
             self._check_stop()
             self._report_delay("does not say where its logs end", began_s)
+            self._check_topics(began_s)
             time.sleep(_PAUSE_S)
 
     def _width(self, topic: str) -> int:
@@ -624,25 +617,27 @@ class TargetWriter:
 
         A transaction that must be aborted does not send its remaining records.
         """
-        began_s = checked_s = time.monotonic()
+        began_s = time.monotonic()
         while (left := self._producer.flush(_SLICE_S)) and not (self._settings.is_exactly_once and self._errors):
             self._check_stop()
             self._report_delay(f"has not stored {counted(left, 'record')}", began_s)
-            if time.monotonic() - checked_s > _LATE_S:
-                self._check_topics()
-                checked_s = time.monotonic()
+            self._check_topics(began_s)
 
-    def _check_topics(self) -> None:
-        """Raise KielGroupsError if a topic of the target is gone: the library waits for it without naming it."""
-        with suppress(NoBrokersError):
-            present = self._target.partitions(_ENDS_S)
-            # A broker that has just started may know no topic yet.
-            if self._checkpoints_topic in present and (gone := sorted(self._settings.limits.keys() - present.keys())):
-                raise KielGroupsError(
-                    f"the target {self._target.servers} does not show {some(gone)} any more: the topic was deleted, and"
-                    " has to be mirrored by a connector of another name to another topic (target.topic.format); or the"
-                    " right to describe it was removed"
-                )
+    def _check_topics(self, began_s: float) -> None:
+        """
+        Raise LostTopicsError if a topic of the target is gone, for which the library waits without naming it.
+
+        The topics are looked up while the target is late, since ``began_s``.
+        """
+        now_s = time.monotonic()
+        if now_s - max(began_s, self._checked_s) > _LATE_S:
+            self._checked_s = now_s
+            with suppress(NoBrokersError):
+                present = self._target.partitions(_ENDS_S)
+                gone = {topic: gone_text(topic) for topic in self._settings.limits if not present.get(topic)}
+                # A broker that has just started may know no topic yet.
+                if gone and self._checkpoints_topic in present:
+                    raise LostTopicsError(gone)
 
     def _until_done(self, call: Callable[[float], object], what: str) -> None:
         """Call a function of transactions until it is done. The library continues the same call after a timeout."""
@@ -683,11 +678,6 @@ class TargetWriter:
                 f" {self.transactional_id}, or a transaction was open for longer than transaction.timeout.ms"
             )
         return KielGroupsError(f"the target {self._target.servers} refuses to {what}: {error.str()}")
-
-
-def _rows(columns: RecordColumns, start: int, stop: int) -> list[RecordColumns]:
-    """Return a list with some of the records, or an empty list without records."""
-    return [replace(columns, rows=columns.rows[start:stop])] if start < stop else []
 
 
 def _bytes(view: memoryview | None) -> bytes | None:

@@ -19,7 +19,7 @@ _REMEDIES = (
         "the task continues when a broker of the source answers; records that the source deletes until then are lost to"
         " the mirror",
     ),
-    ("of the source was mirrored up to", "the task copies other topics, and nothing of this one"),
+    ("by a connector of another name", "the task copies other topics, and nothing of this one"),
     ("the source ", "the task waits for the source, and skips no record"),
     ("has refused a transaction", "the task writes the same records again; look at the target if that recurs"),
     (

@@ -47,6 +47,11 @@ def fields(optional: Mapping[str, Schema] | None = None, /, **required: Schema) 
     return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
 
 
+def each(schema: Schema, names: str) -> Schema:
+    """Return fields with one schema. ``names`` has their names, separated by blanks."""
+    return dict.fromkeys(names.split(), schema)
+
+
 _OBJECT: Schema = {"type": "object"}
 _DECIMAL: Schema = {"type": "number"}
 _TEXT, _NUMBER = maybe(TEXT), maybe(NUMBER)
@@ -56,35 +61,26 @@ _ERROR = fields(error_code=NUMBER, message=TEXT)
 
 HEALTH = fields(status=TEXT)
 READINESS = fields(status={"enum": ["ok", "partly ready", "not ready"]}, clusters=mapped(TEXT))
-DESCRIPTION = fields(openapi=TEXT, info=_OBJECT, paths=_OBJECT, components=_OBJECT)
+DESCRIPTION = fields(openapi=TEXT, **each(_OBJECT, "info paths components"))
 
 _CLUSTER = {
-    "cluster": TEXT,
-    "coordination": TEXT,
-    "hosts": TEXT,
-    "version": NUMBER,
+    **each(TEXT, "cluster coordination hosts"),
+    **each(NUMBER, "version brokers"),
+    **each(_TEXT, "error lag_problem"),
     "loaded_at": _NUMBER,
-    "error": _TEXT,
     "problems": _TEXTS,
-    "brokers": NUMBER,
-    "lag_problem": _TEXT,
 }
 CLUSTERS = fields(clusters=listed(fields(**_CLUSTER)))
 
-_FINDING = fields(kind=TEXT, text=TEXT, remedy=TEXT, passing=FLAG, partitions=_TEXTS, members=_TEXTS)
+_FINDING = fields(**each(TEXT, "kind text remedy"), passing=FLAG, **each(_TEXTS, "partitions members"))
 FINDINGS = fields(group=TEXT, findings=listed(_FINDING))
 
 #: Of the optional fields, groups that brokers coordinate have ``coordinator``. Groups in ZooKeeper have all others.
 _OUTLINE = fields(
     {"foreign_members": NUMBER, "leader": _TEXT, "generation": _NUMBER, "closed": _TEXTS, "coordinator": TEXT},
-    group=TEXT,
-    type=TEXT,
-    members=_NUMBER,
-    state=TEXT,
-    lag=_NUMBER,
-    trend=TEXT,
-    partitions=NUMBER,
-    unowned=NUMBER,
+    **each(TEXT, "group type state trend"),
+    **each(NUMBER, "partitions unowned"),
+    **each(_NUMBER, "members lag"),
     findings=listed(_FINDING),
 )
 GROUPS = fields(**_CLUSTER, groups=listed(_OUTLINE))
@@ -93,100 +89,74 @@ _LAG_OF_MANY = {"lag": _NUMBER, "partitions_of_unknown_lag": NUMBER}
 _LAG_OF_PARTITION = {
     "topic": TEXT,
     "partition": NUMBER,
-    "committed": _NUMBER,
-    "log_end": _NUMBER,
-    "lag": _NUMBER,
+    **each(_NUMBER, "committed log_end lag"),
     "stores": maybe(mapped(NUMBER)),
 }
 LAG = fields(
     **{"group": TEXT, **_LAG_OF_MANY, "lag_problem": _TEXT, "trend": TEXT},
-    partitions=listed(fields(**_LAG_OF_PARTITION, trend=_TEXT, trend_reason=_TEXT)),
+    partitions=listed(fields(**_LAG_OF_PARTITION, **each(_TEXT, "trend trend_reason"))),
     course=listed(fields(at=NUMBER, lag=NUMBER)),
 )
 
 _GENERATION = fields(
-    generation=NUMBER,
-    cause=TEXT,
-    leader=TEXT,
-    moved=NUMBER,
-    members=NUMBER,
-    partitions=NUMBER,
-    took_ms=NUMBER,
-    created_at=NUMBER,
+    **each(TEXT, "cause leader"), **each(NUMBER, "generation moved members partitions took_ms created_at")
 )
 HISTORY = fields(group=TEXT, history=listed(_GENERATION))
 
 _PROCESS = {
-    "id": TEXT,
+    **each(TEXT, "id host client"),
+    **each(_NUMBER, "pid started_at session_timeout_ms"),
     "leads": FLAG,
-    "host": TEXT,
-    "pid": _NUMBER,
-    "client": TEXT,
-    "started_at": _NUMBER,
-    "session_timeout_ms": _NUMBER,
 }
 _CONSUMER = fields(
-    **_PROCESS,
-    instance_id=_TEXT,
+    **{**_PROCESS, **_LAG_OF_MANY},
+    **each(_TEXT, "instance_id rack pattern"),
+    **each(_TEXTS, "subscription target owned"),
     capacity=_DECIMAL,
-    rack=_TEXT,
-    subscription=_TEXTS,
-    pattern=maybe(TEXT),
-    target=_TEXTS,
-    **{"owned": _TEXTS, **_LAG_OF_MANY},
 )
 _PROGRAM = fields(**_PROCESS, joined=_NUMBER, protocols=_TEXTS)
 _COORDINATED_MEMBER = fields(
-    id=TEXT,
-    client=TEXT,
-    host=TEXT,
-    subscription=maybe(_TEXTS),
-    owned=maybe(_TEXTS),
-    lag=_NUMBER,
-    partitions_of_unknown_lag=_NUMBER,
+    **each(TEXT, "id client host"),
+    **each(maybe(_TEXTS), "subscription owned"),
+    **each(_NUMBER, "lag partitions_of_unknown_lag"),
 )
-_PLANNED = {"generation": NUMBER, "state": TEXT, "leader": TEXT, "cause": TEXT, "created_at": NUMBER}
+_PLANNED = {**each(TEXT, "state leader cause"), **each(NUMBER, "generation created_at")}
 _OF_EVERY_GROUP = {
-    "group": TEXT,
-    "type": TEXT,
-    "state": TEXT,
+    **each(TEXT, "group type state trend"),
     **_LAG_OF_MANY,
     "lag_problem": _TEXT,
     "wrong": listed(_FINDING),
     "is_partial": {**FLAG, "description": "Whether owners, offsets and findings are older than the plan."},
-    "trend": TEXT,
     "version": NUMBER,
 }
+_FOLLOWED = fields(
+    debounce=mapped(NUMBER),
+    **each(_TEXTS, "drained drained_strangers"),
+    allocator=_TEXT,
+    static_grace_ms=_NUMBER,
+    broker_racks=mapped(TEXT),
+)
 _GROUP_IN_ZOOKEEPER = fields(
     **_OF_EVERY_GROUP,
     leader=_TEXT,
-    candidates=_TEXTS,
-    allocation=maybe(fields(**_PLANNED, allocator=TEXT, fallback=TEXT, unassigned=mapped(NUMBER))),
+    **each(_TEXTS, "candidates closed"),
+    allocation=maybe(fields(**_PLANNED, **each(TEXT, "allocator fallback"), unassigned=mapped(NUMBER))),
     round=maybe(fields(**_PLANNED, protocol=TEXT, refused=mapped(TEXT))),
-    settings=maybe(fields(store=TEXT, mode=TEXT, auto_offset_reset=TEXT)),
-    follows=maybe(
-        fields(
-            allocator=_TEXT,
-            debounce=mapped(NUMBER),
-            static_grace_ms=_NUMBER,
-            broker_racks=mapped(TEXT),
-            drained=_TEXTS,
-            drained_strangers=_TEXTS,
-        )
-    ),
+    settings=maybe(fields(**each(TEXT, "store mode auto_offset_reset"))),
+    follows=maybe(_FOLLOWED),
     weights=NUMBER,
     brokers=_NUMBER,
-    closed=_TEXTS,
     members=listed({"anyOf": [_CONSUMER, _PROGRAM]}),
-    foreign_members=listed(fields(name=TEXT, path=TEXT, topics=_TEXTS, unevaluated=_TEXT)),
-    partitions=listed(fields(**_LAG_OF_PARTITION, committed_at=_NUMBER, owner=_TEXT, claimed_at=_NUMBER, target=_TEXT)),
+    foreign_members=listed(fields(**each(TEXT, "name path"), topics=_TEXTS, unevaluated=_TEXT)),
+    partitions=listed(
+        fields(**_LAG_OF_PARTITION, **each(_NUMBER, "committed_at claimed_at"), **each(_TEXT, "owner target"))
+    ),
     history=listed(_GENERATION),
 )
 _GROUP_OF_BROKERS = fields(
     **_OF_EVERY_GROUP,
-    broker_state=TEXT,
+    **each(TEXT, "broker_state coordinator"),
     strategy=_TEXT,
-    coordinator=TEXT,
     members=listed(_COORDINATED_MEMBER),
     partitions=listed(fields(**_LAG_OF_PARTITION, owner=_TEXT)),
 )
@@ -194,46 +164,33 @@ GROUP = {"anyOf": [_GROUP_IN_ZOOKEEPER, _GROUP_OF_BROKERS]}
 
 _MEMBER = fields(
     id=TEXT,
-    instance_id=_TEXT,
-    kind=_TEXT,
-    client=_TEXT,
-    protocol_version=_NUMBER,
-    host=_TEXT,
-    pid=_NUMBER,
-    leads=FLAG,
+    **each(_TEXT, "instance_id kind client host rack"),
+    **each(_NUMBER, "protocol_version pid partitions assigned session_timeout_ms started_at"),
+    **each(FLAG, "leads drained"),
     capacity=maybe(_DECIMAL),
-    rack=_TEXT,
-    partitions=_NUMBER,
-    assigned=_NUMBER,
-    session_timeout_ms=_NUMBER,
-    started_at=_NUMBER,
-    drained=FLAG,
 )
-MEMBERS = fields(group=TEXT, type=TEXT, state=TEXT, allocator=_TEXT, members=listed(_MEMBER))
+MEMBERS = fields(**each(TEXT, "group type state"), allocator=_TEXT, members=listed(_MEMBER))
 ALLOCATION = fields(
-    group=TEXT,
-    state=TEXT,
+    **each(TEXT, "group state"),
     generation=_NUMBER,
-    partitions=listed(fields(topic=TEXT, partition=NUMBER, owner=_TEXT, target=_TEXT)),
+    partitions=listed(fields(topic=TEXT, partition=NUMBER, **each(_TEXT, "owner target"))),
 )
-_COUNTED = {"partitions_before": NUMBER, "partitions_after": NUMBER, "load_before": _DECIMAL, "load_after": _DECIMAL}
+_COUNTED = {**each(NUMBER, "partitions_before partitions_after"), **each(_DECIMAL, "load_before load_after")}
 PLAN = fields(
-    group=TEXT,
-    allocator=TEXT,
+    **each(TEXT, "group allocator"),
     fallback=_TEXT,
     notes=_TEXTS,
-    members=listed(fields(id=TEXT, name=TEXT, gone=FLAG, **_COUNTED, after=_TEXTS)),
-    moves=listed(fields(topic=TEXT, partition=NUMBER, before=_TEXT, after=_TEXT)),
+    members=listed(fields(**each(TEXT, "id name"), gone=FLAG, **_COUNTED, after=_TEXTS)),
+    moves=listed(fields(topic=TEXT, partition=NUMBER, **each(_TEXT, "before after"))),
     unassigned=mapped(TEXT),
 )
 
-OFFSETS = fields({"znodes": mapped(TEXT)}, version=NUMBER, group=TEXT, made=TEXT, offsets=mapped(NUMBER))
+OFFSETS = fields({"znodes": mapped(TEXT)}, version=NUMBER, **each(TEXT, "group made"), offsets=mapped(NUMBER))
 _RESTORE = {"restore": maybe(OFFSETS), "restore_file": _TEXT}
 OFFSETS_CHANGE = fields(
-    **{"dry_run": FLAG, "group": TEXT, "store": _TEXT, "by_members": FLAG, **_RESTORE},
-    changes=listed(fields(topic=TEXT, partition=NUMBER, before=_NUMBER, after=_NUMBER, note=_TEXT)),
-    left_out=_TEXTS,
-    not_set=_TEXTS,
+    **{"group": TEXT, "store": _TEXT, **each(FLAG, "dry_run by_members"), **_RESTORE},
+    changes=listed(fields(topic=TEXT, partition=NUMBER, **each(_NUMBER, "before after"), note=_TEXT)),
+    **each(_TEXTS, "left_out not_set"),
 )
 CONFIG_CHANGE = fields(
     dry_run=FLAG,
@@ -242,9 +199,8 @@ CONFIG_CHANGE = fields(
     changes=listed(fields(setting=TEXT, before={}, after={})),
 )
 DELETION = fields(
-    **{"dry_run": FLAG, "group": TEXT, "type": TEXT, "loses": _TEXTS, "notes": _TEXTS, **_RESTORE},
+    **{"dry_run": FLAG, **each(TEXT, "group type"), **each(_TEXTS, "loses notes znodes"), **_RESTORE},
     offsets=mapped(NUMBER),
-    znodes=_TEXTS,
     committed_at=_NUMBER,
 )
 
@@ -302,7 +258,8 @@ def describe(routes: Iterable[Route], clusters: Iterable[str]) -> dict[str, Any]
         for name in _PARTS:
             path = path.replace(_ANY, f"{{{name}}}", 1)
         paths[path] = {
-            method.lower(): _operation(method, path, each, schemas) for method, each in route.operations.items()
+            method.lower(): _operation(method, path, operation, schemas)
+            for method, operation in route.operations.items()
         }
     return {
         "openapi": "3.1.0",

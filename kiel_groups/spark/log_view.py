@@ -34,7 +34,6 @@ from kiel_groups.wire.fetch import FetchPosition, FetchRequest
 from kiel_groups.wire.list_offsets import EARLIEST, LATEST
 from kiel_groups.wire.message_sets.decoder import decode_columns
 from kiel_groups.wire.message_sets.message_layout import OVERHEAD_BYTES, PartialMessage, offset_and_size_at
-from kiel_groups.wire.metadata import MetadataRequest
 
 log = logging.getLogger(__name__)
 
@@ -178,9 +177,8 @@ class LogView:
         return tuple(sorted(found.intersection(options.assigned)))
 
     async def _topics(self) -> list[str]:
-        await self.cluster.refresh((), "pattern")
-        answer = await self.cluster.some_connection().request(MetadataRequest(()))
-        if answer is None or not answer.brokers:
+        answer = await self.cluster.all_metadata()
+        if not answer.brokers:
             raise RetriableBrokerError("the brokers do not say which topics there are")
         return [topic.topic for topic in answer.topics]
 

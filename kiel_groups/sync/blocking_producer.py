@@ -43,7 +43,7 @@ class Producer(Blocking[clients.Producer]):
     def _hand_over_nothing(self) -> None:
         # Reentrant: a signal handler or a finalizer may produce.
         self._handing = threading.RLock()
-        #: The arguments of ``_add_encoded`` for the records that the loop has not taken yet, and their size.
+        #: The arguments of ``Placement.add`` for the records that the loop has not taken yet, and their size.
         self._handed: list[Any] = []
         self._handed_bytes = 0
 
@@ -127,7 +127,7 @@ class Producer(Blocking[clients.Producer]):
                     self._client.metrics.count("produce_failures")
                     record[-1].set_exception(ClosedError("the producer was closed"))
                 else:
-                    self._client._add_encoded(*record)
+                    self._client._placement.add(*record)
             except BaseException as error:
                 # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
                 for *_, outcome in (record, *taking):

@@ -18,7 +18,7 @@ from kazoo.protocol.serialization import Connect
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from tests.helpers.answer_losers import AnswerLoser
-from tests.helpers.checked_group import RECOVERY_S, SESSION_TIMEOUT_MS, checked_group
+from tests.helpers.checked_group import LASTING_MS, RECOVERY_S, SESSION_TIMEOUT_MS, checked_group
 from tests.helpers.cluster_data import owners, produce, zookeeper
 from tests.helpers.members import Member, group_of
 from tests.helpers.running_time import running_s
@@ -130,7 +130,7 @@ async def test_a_follower_is_cut_off_from_its_leader(ensembles: Callable[..., Cl
     cluster = ensembles(zookeeper="3.9.5", zookeeper_overrides=PATIENT)
     leading, (follower, _) = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
     async with checked_group(cluster, unique) as checked:
-        cut_off = await checked.join(zk_hosts=follower.hosts)
+        cut_off = await checked.join(zk_hosts=follower.hosts, session_timeout_ms=SESSION_TIMEOUT_MS)
         other = await checked.join(zk_hosts=leading.hosts)
         await checked.balanced()
         await checked.produce()
@@ -164,7 +164,7 @@ async def test_a_zookeeper_leader_is_cut_off_from_its_quorum(ensembles: Callable
     cluster = ensembles(zookeeper="3.4.6", zookeeper_overrides=FAIRLY_PATIENT)
     cut, majority = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
     async with checked_group(cluster, unique) as checked:
-        cut_off = await checked.join(zk_hosts=cut.hosts)
+        cut_off = await checked.join(zk_hosts=cut.hosts, session_timeout_ms=SESSION_TIMEOUT_MS)
         other = await checked.join(zk_hosts=",".join(server.hosts for server in majority))
         await checked.balanced()
         await checked.produce()
@@ -199,7 +199,8 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
     overrides = FAIRLY_PATIENT if zookeeper == "3.4.6" else PATIENT
     cluster = ensembles(zookeeper=zookeeper, zookeeper_overrides=overrides)
     followers = ",".join(server.hosts for server in await followers_of(cluster.ensemble))
-    async with checked_group(cluster, unique, auto_commit_interval_ms=60_000) as checked:
+    settings = {"session_timeout_ms": LASTING_MS, "auto_commit_interval_ms": 60_000}
+    async with checked_group(cluster, unique, **settings) as checked:
         # Do not connect to the leader: it closes its own connections of a moved session at the first request of any
         # kind.
         member = await checked.join(zk_hosts=followers)
@@ -214,7 +215,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
         )
         gate, moved_s = session.gate, running_s()
         await eventually(lambda: member.consumer.metrics.total("zookeeper_suspensions"), "it connects again")
-        assert running_s() - moved_s < SESSION_TIMEOUT_MS / 2_000
+        assert running_s() - moved_s < LASTING_MS / 2_000
         await checked.produce()
         await checked.group.delivered(checked.values)
         await member.consumer.commit()
@@ -227,7 +228,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
 
 def connect_elsewhere(server: ZooKeeperServer, session_id: int, password: bytes) -> None:
     """Move a session to a server, by connecting to it with the id and password of the session, and disconnect."""
-    request = Connect(0, 0, SESSION_TIMEOUT_MS, session_id, password, False).serialize()
+    request = Connect(0, 0, LASTING_MS, session_id, password, False).serialize()
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
         connection.makefile("rb") as got,
@@ -284,7 +285,8 @@ async def test_a_server_without_a_quorum_is_read_only(ensembles: Callable[..., C
     """
     cluster = ensembles(zookeeper=READ_ONLY_ALONE, zookeeper_overrides=PATIENT)
     alone, others = await leader_of(cluster.ensemble), await followers_of(cluster.ensemble)
-    async with checked_group(cluster, unique, connect_timeout_ms=1_000) as checked:
+    settings = {"session_timeout_ms": SESSION_TIMEOUT_MS, "connect_timeout_ms": 1_000}
+    async with checked_group(cluster, unique, **settings) as checked:
         member = await checked.join(zk_hosts=alone.hosts)
         await checked.balanced()
         await checked.produce()

@@ -113,7 +113,8 @@ async def test_all_znodes_of_a_group_are_deleted(cluster: Cluster, unique: Uniqu
     ``/consumers/<group>`` is deleted, the claims and the committed offsets are gone. Members notice this within
     ``reconcile_interval_ms``, claim again, and read from the earliest offset.
     """
-    async with checked_group(cluster, unique, reconcile_interval_ms=500) as checked:
+    settings = {"session_timeout_ms": SESSION_TIMEOUT_MS, "reconcile_interval_ms": 500}
+    async with checked_group(cluster, unique, **settings) as checked:
         for _ in range(3):
             await checked.join()
         await checked.balanced()

@@ -51,7 +51,8 @@ async def test_a_session_expires_during_processing(cluster: Cluster, unique: Uni
         end_session(checked.cluster, first)
         await eventually(lambda: second.values == checked.values[20:], "the record is delivered again", RECOVERY_S)
         await eventually(lambda: checked.committed_offsets() == {0: 21}, "the second member has committed")
-        assert first.lost_partitions == [checked.partition(0)]
+        # Its client is notified of the end of the session when it has connected again.
+        await eventually(lambda: first.lost_partitions == [checked.partition(0)], "the first member knows its loss")
         offset = checked.layout.offset(checked.partition(0))
         version = checked.client.exists(offset).version
         await eventually(lambda: first.consumer.settled, "the first member has joined again", RECOVERY_S)
@@ -156,7 +157,7 @@ async def test_zookeeper_is_down_for_longer_than_the_lease(
                 proxy.cut()
             try:
                 lost = [member.lost_partitions for member in checked.group.members]
-                await eventually(lambda: all(len(partitions) == 2 for partitions in lost), "the leases end", 10.0)
+                await eventually(lambda: all(len(partitions) == 2 for partitions in lost), "the leases end", RECOVERY_S)
             finally:
                 if how == "paused":
                     cluster.zookeeper.resume()
@@ -214,7 +215,7 @@ async def test_one_member_cannot_reach_zookeeper_for_longer_than_the_session_tim
     loses its partitions. Other members own the partitions when the session has expired, which is later.
     """
     async with FaultProxy(cluster.zk_hosts) as proxy, checked_group(cluster, unique) as checked:
-        cut_off = await checked.join(zk_hosts=proxy.address)
+        cut_off = await checked.join(zk_hosts=proxy.address, session_timeout_ms=SESSION_TIMEOUT_MS)
         other = await checked.join()
         await checked.balanced()
         await checked.produce()

@@ -272,7 +272,7 @@ async def test_a_worker_of_a_program_waits_for_a_task_that_hangs(
 ) -> None:
     """``Worker.close`` returns when the call has returned; the other worker starts the task after that."""
     journal, group = await journal_on(cluster_39, unique, tmp_path), unique("workers")
-    first, second = worker_on(cluster_39, group), worker_on(cluster_39, group)
+    first, second = (worker_on(cluster_39, group, session_timeout_ms=6_000) for _ in range(2))
     async with second:
         await first.start()
         await journal.create(second.url, "c", 2, task_stop_timeout_ms=500)
@@ -299,9 +299,8 @@ async def test_zookeeper_of_workers_is_stopped_and_started(
     server = start_zookeeper()
     journal = await journal_on(cluster_39, unique, tmp_path)
     async with AsyncExitStack() as stack:
-        workers = [
-            await stack.enter_async_context(worker_on(cluster_39, "workers", zookeeper=server.hosts)) for _ in range(2)
-        ]
+        settings = {"zookeeper": server.hosts, "session_timeout_ms": 6_000}
+        workers = [await stack.enter_async_context(worker_on(cluster_39, "workers", **settings)) for _ in range(2)]
         await journal.create(workers[0].url, "c", 4)
         await journal.all_run()
         await server.stop()
@@ -353,7 +352,7 @@ async def test_a_worker_loses_only_the_session_of_its_claims(
 
         with monkeypatch.context() as patch:
             patch.setattr(worker_module, "WorkerSession", on_proxy)
-            cut_off = worker_on(cluster_39, group)
+            cut_off = worker_on(cluster_39, group, session_timeout_ms=6_000)
         await check_without_configuration(proxy, journal, cut_off, worker_on(cluster_39, group), leads=True)
 
 

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.service import Service
 
-__all__ = ["NEEDS_CHROMIUM", "PATIENCE_MS", "TOKEN", "browsing", "console", "new_page", "served"]
+__all__ = ["NEEDS_CHROMIUM", "TOKEN", "browsing", "console", "new_page", "served"]
 
 #: Debian's package is called so, and its program.
 CHROMIUM = shutil.which("chromium")
@@ -24,7 +24,9 @@ NEEDS_CHROMIUM = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromi
 TOKEN = "t0ken-of-the-service"
 
 #: How long the page may take on a busy machine, in milliseconds.
-PATIENCE_MS = 30_000
+_PATIENCE_MS = 30_000
+# By default, each expectation fails after 5 s.
+expect.set_options(timeout=_PATIENCE_MS)
 
 
 @asynccontextmanager
@@ -65,7 +67,7 @@ async def new_page(
         viewport={"width": width, "height": height},
         color_scheme=scheme,  # type: ignore[arg-type]
     )
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(_PATIENCE_MS)
     page, errors = await context.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

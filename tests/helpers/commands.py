@@ -31,6 +31,9 @@ __all__ = [
 
 REPOSITORY = Path(__file__).parents[2]
 
+#: How long a process may take to start, to do the next step, or to end, on a busy computer, in seconds.
+_PATIENCE_S = 60.0
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with SIGINT ignored. Processes that the tests start would inherit this setting.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -138,13 +141,13 @@ class Running:
                 lines.append(line.rstrip("\n"))
                 self._grown.notify_all()
 
-    def wait_for_lines(self, count: int, timeout_s: float = 30) -> list[str]:
+    def wait_for_lines(self, count: int, timeout_s: float = _PATIENCE_S) -> list[str]:
         """Wait until the process has printed ``count`` lines, and return all lines so far."""
         with self._grown:
             assert self._grown.wait_for(lambda: len(self.lines) >= count, timeout_s), (self.lines, self.errors)
             return list(self.lines)
 
-    def wait_for_error(self, beginning: str, timeout_s: float = 30) -> None:
+    def wait_for_error(self, beginning: str, timeout_s: float = _PATIENCE_S) -> None:
         """Wait for a line on standard error that starts with ``beginning``."""
 
         def is_printed() -> bool:
@@ -153,12 +156,12 @@ class Running:
         with self._grown:
             assert self._grown.wait_for(is_printed, timeout_s), (self.lines, self.errors)
 
-    def end(self, number: int, timeout_s: float = 20) -> int:
+    def end(self, number: int, timeout_s: float = _PATIENCE_S) -> int:
         """Send the signal ``number``, wait until the process has ended, and return its exit status."""
         self.process.send_signal(number)
         return self.wait(timeout_s)
 
-    def wait(self, timeout_s: float = 20) -> int:
+    def wait(self, timeout_s: float = _PATIENCE_S) -> int:
         """Wait until the process and its output have ended, and return the exit status."""
         status = self.process.wait(timeout_s)
         for reader in self._readers:

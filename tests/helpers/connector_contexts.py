@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kiel_groups.metrics import Metrics
-from kiel_groups.workers.plugins.connector_checks import checked_config, task_settings
+from kiel_groups.workers.plugins.connector_checks import checked_config, run_settings
 from kiel_groups.workers.plugins.interfaces import Connector, JsonObject
 
 __all__ = ["RecordingConnectorContext", "RecordingTaskContext", "one_task_settings", "typed"]
@@ -86,4 +86,4 @@ def one_task_settings(connector_class: type[Connector], config: Mapping[str, str
     configs = connector.task_configs(1)
     assert isinstance(configs, list)
     connector.stop()
-    return task_settings(connector_class, whole, configs[0])
+    return run_settings(connector_class, whole, configs[0]).settings

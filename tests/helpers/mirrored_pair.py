@@ -20,7 +20,7 @@ from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from kiel_groups.workers.plugins.connector_checks import task_settings
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from tests.helpers.connector_contexts import RecordingConnectorContext, RecordingTaskContext, typed
 from tests.helpers.waiting import eventually
 
@@ -101,7 +101,7 @@ class Pair:
         with closing(Consumer(config)) as consumer:
             consumer.assign([TargetPartition(*partition, 0) for partition in found])
             while len(ended) < len(found):
-                message = consumer.poll(10.0)
+                message = consumer.poll(30.0)
                 assert message is not None
                 partition = message.topic(), message.partition()
                 if message.error() is None:
@@ -125,7 +125,7 @@ class Pair:
         try:
             task.start(
                 context or RecordingTaskContext(connector=self.name),
-                task_settings(MirrorConnector, config, task_config),
+                run_settings(MirrorConnector, config, task_config).settings,
             )
             yield task
         finally:

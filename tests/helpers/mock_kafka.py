@@ -59,6 +59,12 @@ class MockKafka:
         """Elect the broker as the leader of a partition again, in a later epoch. -1 leaves it without a leader."""
         self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker)
 
+    def lose(self, topic: str) -> None:
+        """Answer requests for the metadata of a topic as if it were deleted."""
+        self._library.rd_kafka_mock_topic_set_error(
+            self._cluster, topic.encode(), confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+        )
+
     def delay(self, milliseconds: int) -> None:
         """Answer each request after this time, as a frozen broker that continues."""
         self._library.rd_kafka_mock_broker_set_rtt(self._cluster, 1, milliseconds)

@@ -30,10 +30,15 @@ _TRY_AGAIN = (409, 503)
 
 
 def worker_on(cluster: Cluster, group: str, **settings: Any) -> Worker:
-    """Return a worker of a group, which has not started, with a port of the system's choice."""
+    """
+    Return a worker of a group, which has not started, with a port of the system's choice.
+
+    A worker that is not scheduled for half of its session timeout loses its claims, and its tasks repeat records. The
+    default is the longest one that the embedded servers grant.
+    """
     if "zookeeper" not in settings:
         settings["zookeeper"] = cluster.zk_hosts
-    defaults = {"brokers": ",".join(cluster.brokers), "session_timeout_ms": 6_000, "rest": RestSettings(port=0)}
+    defaults = {"brokers": ",".join(cluster.brokers), "rest": RestSettings(port=0)}
     return Worker(WorkerSettings(group=group, **(defaults | settings)))
 
 

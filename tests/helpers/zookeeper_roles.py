@@ -10,7 +10,7 @@ from kiel_groups.embedded import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.embedded.processes import in_thread
 from tests.helpers.waiting import eventually
 
-_ANSWER_LIMIT_S = 0.5
+_ANSWER_LIMIT_S = 2.0
 _ELECTION_LIMIT_S = 30.0
 _MODE = re.compile(rb"^Mode: (?P<mode>[\w-]+)$", re.MULTILINE)
 #: The modes of a server that leads. A stand-alone server counts as a leader.

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def run(*words: str) -> tuple[int, str, str]:
-        done = kiel_groups("cluster", *words)
+        done = kiel_groups("cluster", *words, timeout_s=150)
         return done.returncode, done.stdout, done.stderr
 
     yield run

@@ -10,7 +10,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Route, expect
 
 from kiel_groups.embedded import Cluster
-from tests.helpers.browser import NEEDS_CHROMIUM, PATIENCE_MS, TOKEN, console, new_page
+from tests.helpers.browser import NEEDS_CHROMIUM, TOKEN, console, new_page
 from tests.helpers.cluster_data import committed, produce, zookeeper
 from tests.helpers.members import end_session, group_of
 
@@ -33,31 +33,31 @@ async def test_a_member_that_dies_is_seen_without_a_reload(fresh_cluster: Cluste
         page, errors = await new_page(browser, url)
         await page.get_by_role("link", name=name, exact=True).click()
         rows = page.locator("section[aria-labelledby=members] tbody tr")
-        await expect(rows).to_have_count(3, timeout=PATIENCE_MS)
+        await expect(rows).to_have_count(3)
         chart = page.locator("#chart")
         drawn = await chart.get_attribute("data-lags")
         assert drawn is not None
-        await expect(chart).not_to_have_attribute("data-lags", drawn, timeout=PATIENCE_MS)
-        await expect(chart.locator("canvas")).to_be_visible(timeout=PATIENCE_MS)
+        await expect(chart).not_to_have_attribute("data-lags", drawn)
+        await expect(chart.locator("canvas")).to_be_visible()
         end_session(fresh_cluster, members[2])
         await members[2].stop()
-        await expect(rows).to_have_count(2, timeout=PATIENCE_MS)
+        await expect(rows).to_have_count(2)
         cells = page.locator("ol.grid li")
-        await expect(cells.get_by_text("–")).to_have_count(0, timeout=PATIENCE_MS)
+        await expect(cells.get_by_text("–")).to_have_count(0)
         await preview_and_colour(page)
         drained = members[1].consumer.member_id
         owned = rows.filter(has_text=str(drained)).locator("td[data-name=partitions]")
-        await expect(owned).to_have_text("2", timeout=PATIENCE_MS)
+        await expect(owned).to_have_text("2")
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Drain…").click()
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_role("button", name="Show what changes").click()
-        await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 2 partitions", timeout=PATIENCE_MS)
+        await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 2 partitions")
         await page.get_by_role("button", name="Make the change").click()
-        await expect(page.locator("#outcome")).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await expect(page.locator("#outcome")).to_contain_text("Done.")
         await page.get_by_role("button", name="Close").click()
-        await expect(rows.filter(has_text=str(drained))).to_contain_text("drained", timeout=PATIENCE_MS)
+        await expect(rows.filter(has_text=str(drained))).to_contain_text("drained")
         await drain_the_host(page)
-        await expect(owned).to_have_text("0", timeout=PATIENCE_MS)
+        await expect(owned).to_have_text("0")
         await rows.filter(has_text=str(drained)).get_by_role("button", name="Undrain…").click()
         is_edited = asyncio.Event()
 
@@ -69,7 +69,7 @@ async def test_a_member_that_dies_is_seen_without_a_reload(fresh_cluster: Cluste
         await page.get_by_role("button", name="Show what changes").click()
         await page.get_by_label("Token").fill(TOKEN)
         is_edited.set()
-        await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 0 partitions", timeout=PATIENCE_MS)
+        await expect(page.locator("#outcome")).to_contain_text(f"{drained} owns 0 partitions")
         await expect(page.get_by_role("button", name="Make the change")).to_be_hidden()
         await page.keyboard.press("Escape")
         await errors_have_labels(page)
@@ -88,7 +88,7 @@ async def errors_have_labels(page: Page) -> None:
         await page.locator(f"#a-{action}").press("Enter")
         await page.locator(f"dialog input[name={field}]").fill(given)
         await page.keyboard.press("Enter")
-        await expect(page.locator("#outcome")).to_contain_text(text, timeout=PATIENCE_MS)
+        await expect(page.locator("#outcome")).to_contain_text(text)
         await page.keyboard.press("Escape")
 
 
@@ -98,16 +98,16 @@ async def preview_and_colour(page: Page) -> None:
     await page.get_by_label("How many members join").fill("1")
     await page.keyboard.press("Enter")
     outcome = page.locator("#outcome")
-    await expect(outcome).to_contain_text("would go to new-1: ", timeout=PATIENCE_MS)
+    await expect(outcome).to_contain_text("would go to new-1: ")
     await expect(outcome).to_contain_text("new-1 would own 1 partition (0 now)")
     await page.keyboard.press("Escape")
     await expect(page.locator("#a-plan")).to_be_focused()
     await page.locator("#by-lag").press("Enter")
-    await expect(page.locator("ol.grid li.l0")).to_have_count(4, timeout=PATIENCE_MS)
+    await expect(page.locator("ol.grid li.l0")).to_have_count(4)
     await expect(page.locator("#by-lag")).to_have_attribute("aria-current", "true")
     drawn = await page.locator("#chart").get_attribute("data-lags")
     assert drawn is not None
-    await expect(page.locator("#chart")).not_to_have_attribute("data-lags", drawn, timeout=PATIENCE_MS)
+    await expect(page.locator("#chart")).not_to_have_attribute("data-lags", drawn)
     await expect(page.locator("ol.grid li").get_by_text("0")).to_have_count(4)
 
 
@@ -118,10 +118,10 @@ async def drain_the_host(page: Page) -> None:
     await page.get_by_label("Token").fill(TOKEN)
     await page.get_by_role("button", name="Show what changes").click()
     outcome = page.locator("#outcome")
-    await expect(outcome).to_contain_text("would be drained: start another member first", timeout=PATIENCE_MS)
+    await expect(outcome).to_contain_text("would be drained: start another member first")
     await page.get_by_label("Even if partitions are left").check()
     await page.get_by_role("button", name="Show what changes").click()
-    await expect(outcome).to_contain_text("drained:", timeout=PATIENCE_MS)
+    await expect(outcome).to_contain_text("drained:")
     await page.keyboard.press("Escape")
 
 
@@ -135,38 +135,38 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluste
     assert committed(fresh_cluster, name, topic) == 20
     async with console(fresh_cluster) as (url, browser):
         page, errors = await new_page(browser, f"{url}/")
-        await expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        await expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
         await page.goto(f"{url}/clusters/main/groups/{name}")
         await page.locator("#a-reset").focus()
         await page.keyboard.press("Enter")
         await page.get_by_label("Token").fill("a-wrong-token-this-is")
         await page.keyboard.press("Enter")
         outcome = page.locator("#outcome")
-        await expect(outcome).to_contain_text("Token: it is missing or wrong", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text("Token: it is missing or wrong")
         await page.get_by_label("Token").fill(TOKEN)
         await page.get_by_label("Token").press("Enter")
-        await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text(" → 0")
         assert committed(fresh_cluster, name, topic) == 20
         await page.get_by_label("To:").fill("yesterday")
         await page.get_by_label("To:").press("Enter")
         await expect(outcome).to_contain_text("'yesterday' is none of: earliest, latest")
         await page.get_by_label("To:").fill("earliest")
         await page.get_by_label("To:").press("Enter")
-        await expect(outcome).to_contain_text(" → 0", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text(" → 0")
         await page.keyboard.press("Enter")  # The button that makes the change has the focus.
-        await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text("Done.")
         assert committed(fresh_cluster, name, topic) == 0
         await page.keyboard.press("Escape")
         await page.locator("#a-delete").focus()
         await page.keyboard.press("Enter")
         await page.get_by_role("button", name="Show what changes").press("Enter")
-        await expect(outcome).to_contain_text("offset", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text("offset")
         await page.keyboard.press("Enter")
-        await expect(outcome).to_contain_text("Done.", timeout=PATIENCE_MS)
+        await expect(outcome).to_contain_text("Done.")
         await page.keyboard.press("Escape")
-        await expect(page.get_by_role("heading", level=1)).to_contain_text("not there", timeout=PATIENCE_MS)
+        await expect(page.get_by_role("heading", level=1)).to_contain_text("not there")
         await page.goto(f"{url}/")
-        await expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0, timeout=PATIENCE_MS)
+        await expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
         assert [error for error in errors if "401" not in error] == []
 
 
@@ -184,7 +184,7 @@ async def test_pages_are_accessible_at_every_width(
             client.ensure_path(f"/consumers/{hostile}/ids")
             client.create(f"/consumers/{group.name}/offsets/a-topic-that-is-gone/0", b"3", makepath=True)
         page, errors = await new_page(browser, f"{url}/", width=width, scheme=scheme)
-        await expect(page.get_by_role("link", name=group.name, exact=True)).to_be_visible(timeout=PATIENCE_MS)
+        await expect(page.get_by_role("link", name=group.name, exact=True)).to_be_visible()
         of_group = f"/clusters/main/groups/{group.name}"
         for path, opener in (("/", ""), (of_group, ""), (f"{of_group}?colour=lag", ""), (of_group, "#a-plan")):
             await page.goto(f"{url}{path}")
@@ -196,13 +196,13 @@ async def test_pages_are_accessible_at_every_width(
             assert await page.evaluate("document.documentElement.scrollWidth") <= width
             assert await page.evaluate(SCROLLED_SIDEWAYS) == []
             shown = page.locator("tr .problem" if path == "/" else "[data-action=drain]").first
-            await expect(shown).to_be_visible(timeout=PATIENCE_MS)
+            await expect(shown).to_be_visible()
             box = await shown.bounding_box()
             assert box is not None
             assert box["x"] + box["width"] <= width, "it is seen only after scrolling to the side"
         await page.goto(f"{url}/")
         await page.get_by_role("link", name=hostile, exact=True).click()
-        await expect(page.get_by_role("heading", level=1)).to_contain_text(hostile, timeout=PATIENCE_MS)
+        await expect(page.get_by_role("heading", level=1)).to_contain_text(hostile)
         await expect(page.locator("#hostile")).to_have_count(0)
         assert not errors
         with zookeeper(fresh_cluster) as client:

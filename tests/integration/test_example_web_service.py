@@ -41,7 +41,8 @@ async def test_the_service_is_ready_while_it_is_a_member(cluster_39: Cluster, un
     """
     topic, group = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
-    values = await produce(cluster_39, topic, 20)
+    # Two minutes of work: far more than the service does before its end.
+    values = await produce(cluster_39, topic, 240)
     server, slash, chroot = cluster_39.zk_hosts.partition("/")
     with FaultProxy(server) as proxy:
         options = ["--brokers", cluster_39.brokers[0], "--zookeeper", proxy.address + slash + chroot]

@@ -158,20 +158,20 @@ async def test_the_sink_refuses_writes_of_a_stale_owner(cluster_39: Cluster, uni
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 5)
     place = (cluster_39.brokers[0], cluster_39.zk_hosts, topic, str(file))
-    arguments = [str(EXAMPLES / "fenced_sink.py"), *place, "--work", "1"]
-    with Running(arguments) as stopped, Running(arguments) as other:
-        both = [stopped, other]
-        await eventually(lambda: any(sink.lines for sink in both), "one process owns the partition, and works")
-        stopped, other = sorted(both, key=lambda sink: len(sink.lines), reverse=True)
+    arguments = [str(EXAMPLES / "fenced_sink.py"), *place, "--work"]
+    with Running([*arguments, "5"]) as stopped:
+        await eventually(lambda: stopped.lines, "it owns the partition, and works")
+        # The first record is in flight for five seconds.
         stopped.process.send_signal(signal.SIGSTOP)
-        await eventually(lambda: f"stored {topic}:0 4" in other.lines, "the other process has stored all records")
-        stopped.process.send_signal(signal.SIGCONT)
-        # After SIGCONT the process finishes the record in flight, and gets no further record.
-        assert stopped.wait_for_lines(2) == [f"working on {topic}:0 0", f"refused {topic}:0 0"]
-        assert [line for line in other.lines if not line.startswith("working on ")] == [
-            f"stored {topic}:0 {offset}" for offset in range(5)
-        ]
-        assert [sink.end(signal.SIGINT) for sink in (stopped, other)] == [0, 0]
+        with Running([*arguments, "0.1"]) as other:
+            await eventually(lambda: f"stored {topic}:0 4" in other.lines, "the other process has stored all records")
+            stopped.process.send_signal(signal.SIGCONT)
+            # After SIGCONT the process finishes the record in flight, and gets no further record.
+            assert stopped.wait_for_lines(2) == [f"working on {topic}:0 0", f"refused {topic}:0 0"]
+            assert [line for line in other.lines if not line.startswith("working on ")] == [
+                f"stored {topic}:0 {offset}" for offset in range(5)
+            ]
+            assert [sink.end(signal.SIGINT) for sink in (stopped, other)] == [0, 0]
     with sqlite3.connect(file) as db:
         stored = db.execute("SELECT value FROM vals ORDER BY position").fetchall()
     assert [value for (value,) in stored] == values

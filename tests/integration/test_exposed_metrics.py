@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tornado.testing import bind_unused_port
 
 from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.processes import ReservedPort
 from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
 from kiel_groups.rest.metrics_text import metrics_answer, registry_families
 from kiel_groups.rest.settings import RestSettings
@@ -25,10 +25,9 @@ async def test_metrics_of_real_processes(cluster_39: Cluster, unique: Callable[[
     """A producer, a consumer and a worker with metrics ports, and the service, which shows their groups."""
     topic, name, brokers = unique("topic"), unique("group"), ",".join(cluster_39.brokers)
     await cluster_39.create_topic(topic, 2)
-    sockets = [bind_unused_port()[0] for _ in range(2)]
-    ports = [str(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
+    # The processes listen beside the sockets that reserve the ports.
+    reserved = [ReservedPort() for _ in range(2)]
+    ports = [str(each.number) for each in reserved]
     words = ["--zookeeper", cluster_39.zk_hosts, "--brokers", brokers, "--metrics-port"]
     consume = ["consume", topic, "--group", name, "--from", "earliest", *words, ports[0]]
     work = ["workers", "run", "--group", f"{name}-workers", "--port", "0", *words, ports[1]]
@@ -53,3 +52,5 @@ async def test_metrics_of_real_processes(cluster_39: Cluster, unique: Callable[[
     assert produced >= {"kiel_records_produced", "kiel_bytes_produced", "kiel_request_seconds"}
     await producer.close()
     await service.close()
+    for each in reserved:
+        each.release()

@@ -218,16 +218,17 @@ async def test_a_blocking_application_still_releases_partitions(backend: GroupBa
     """If the loop blocks for each record, a rebalance still need not wait until the loop has read all records."""
     topic, name = unique("topic"), unique("group")
     await backend.cluster.create_topic(topic, 2)
-    await produce(backend.cluster, topic, 2000)
+    # Half a minute of work: far more than a rebalance takes on a busy computer.
+    await produce(backend.cluster, topic, 6_000)
     async with group_of(backend.cluster, name, [topic], **backend.settings) as group:
         first = Member(backend.cluster, name, [topic], **backend.settings)
-        first.block_s = 0.002
+        first.block_s = 0.005
         group.members.append(first)
         await first.start()
         await eventually(lambda: first.records, "the first member reads")
         await group.join()
         await group.balanced(topic, 2)
-        assert len(first.records) < 2000
+        assert len(first.records) < 6_000
 
 
 async def test_a_rebalance_waits_for_a_record_in_flight(cluster_39: Cluster, unique: Unique) -> None:
@@ -381,9 +382,10 @@ async def test_zookeeper_restarts_under_a_running_group(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
     """If the server is back before the lease ends, members keep their sessions and claims."""
-    cluster = start_cluster(zookeeper=zookeeper_version)
+    # A lease of 30 s: Java takes seconds to start, and longer on a busy computer.
+    cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=60_000)
     await cluster.create_topic("t", 4)
-    async with group_of(cluster, "g", ["t"]) as group:
+    async with group_of(cluster, "g", ["t"], session_timeout_ms=60_000) as group:
         first, second = await group.join(), await group.join()
         await group.balanced("t", 4)
         ids = [first.consumer.member_id, second.consumer.member_id]

@@ -64,7 +64,7 @@ async def test_ownership_while_members_join_and_leave(cluster: Cluster, unique: 
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, PARTITIONS)
     values = await produce(cluster, topic, 320)
-    async with group_of(cluster, name, [topic], session_timeout_ms=4000) as group:
+    async with group_of(cluster, name, [topic]) as group:
         with Observer(cluster, name, topic) as observer, zookeeper(cluster) as client:
             await group.join()
             await group.balanced(topic, PARTITIONS)

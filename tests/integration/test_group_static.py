@@ -31,7 +31,7 @@ import asyncio, sys
 from kiel_groups import GroupedConsumer
 
 async def main(brokers, zookeeper, group, topic, instance_id):
-    consumer = GroupedConsumer(brokers, group, zookeeper, instance_id=instance_id, session_timeout_ms=4000)
+    consumer = GroupedConsumer(brokers, group, zookeeper, instance_id=instance_id, session_timeout_ms=8_000)
     async with consumer:
         await consumer.subscribe(topic)
         while len(consumer.allocation.get(topic, ())) < 2:
@@ -94,7 +94,7 @@ async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: C
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
-    async with group_of(cluster, name, [topic], session_timeout_ms=4_000) as group:
+    async with group_of(cluster, name, [topic]) as group:
         other = await group.join(instance_id="stays")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -149,7 +149,7 @@ async def test_two_members_have_one_instance(
         await eventually(lambda: len(later.partitions(topic)) == 4, "the later member owns all partitions")
         assert earlier._task is not None
         with pytest.raises(DuplicateInstanceError) as caught:
-            await asyncio.wait_for(asyncio.shield(earlier._task), 10)
+            await asyncio.wait_for(asyncio.shield(earlier._task), 30)
         assert "another member of instance 'only-one' is alive and has its place" in str(caught.value)
         assert "Give every process an instance_id of its own" in str(caught.value)
         values += await produce(cluster, topic, 40, first=40)
@@ -224,5 +224,5 @@ async def test_a_heartbeat_interval_above_the_server_s_limit_is_refused(cluster_
         assert client.exists(GroupLayout(name).root) is None
     accepted = Member(cluster_39, name, [unique("topic")], session_timeout_ms=4_000, heartbeat_interval_ms=100)
     await accepted.start()
-    await eventually(lambda: accepted.consumer.metrics.latency("heartbeat").count >= 10, "ten heartbeats", 8)
+    await eventually(lambda: accepted.consumer.metrics.latency("heartbeat").count >= 10, "ten heartbeats")
     await accepted.stop()

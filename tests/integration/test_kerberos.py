@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from kiel_groups import GroupedConsumer
 from kiel_groups.config import SECURITY_VARIABLE
 from kiel_groups.embedded import Cluster
+from kiel_groups.embedded.processes import ReservedPort, accepts
 from kiel_groups.embedded.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 from kiel_groups.errors import CredentialsError
 from tests.helpers.cluster_data import produce
@@ -87,8 +87,8 @@ def run(*words: str) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
     """Start a KDC with the principals of the server and of a user, and a ZooKeeper that accepts tickets."""
     folder = tmp_path_factory.mktemp("kerberos")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    # The KDC listens beside the socket that reserves its port.
+    reserved = ReservedPort()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PATH", _PATH)
         patched.setenv("TEST_JAAS", str(folder / "jaas.conf"))
@@ -97,7 +97,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
             ("KRB5_KDC_PROFILE", "kdc.conf", _SERVER),
             ("TEST_JAAS", "jaas.conf", _JAAS),
         ):
-            (folder / name).write_text(text.format(port=port, folder=folder), encoding="utf-8")
+            (folder / name).write_text(text.format(port=reserved.number, folder=folder), encoding="utf-8")
             patched.setenv(variable, str(folder / name))
         patched.setenv("KRB5CCNAME", f"FILE:{folder}/tickets")
         run("kdb5_util", "create", "-s", "-P", "master", "-r", "TEST")
@@ -106,12 +106,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
             run("kadmin.local", "-q", f"ktadd -k {folder}/{name}.keytab {principal}")
         with subprocess.Popen(["krb5kdc", "-n"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as kdc:
             patched.setenv("TEST_KEYTAB", str(folder / "member.keytab"))
-            eventually_blocking(lambda: not socket.socket().connect_ex(("127.0.0.1", port)), "the KDC listens")
+            eventually_blocking(lambda: accepts(reserved.number), "the KDC listens")
             try:
                 with _Cluster() as started:
                     yield started
             finally:
                 kdc.terminate()
+                reserved.release()
 
 
 async def test_a_member_and_a_command_with_tickets(

@@ -207,7 +207,11 @@ def founded(servers: Cluster) -> Callable[[str], str]:
 
 
 def znodes(cluster: Cluster) -> dict[str, tuple[bytes, int]]:
-    """Return all znodes of groups, each with its data and version."""
+    """
+    Return all persistent znodes of groups, each with its data and version.
+
+    Ephemeral ones may end meanwhile, with the sessions of processes that other tests have killed.
+    """
     found: dict[str, tuple[bytes, int]] = {}
     with zookeeper(cluster) as client:
         paths = ["/kiel-groups", "/consumers", "/kiel"]
@@ -218,7 +222,8 @@ def znodes(cluster: Cluster) -> dict[str, tuple[bytes, int]]:
                 paths += [f"{path}/{child}" for child in client.get_children(path)]
             except NoNodeError:
                 continue
-            found[path] = (data, stat.version)
+            if not stat.ephemeralOwner:
+                found[path] = (data, stat.version)
     return found
 
 

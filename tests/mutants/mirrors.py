@@ -73,7 +73,7 @@ MUTANTS = (
     Mutant(
         "after a turn forward, what was copied back is mirrored",
         "mirror/task.py",
-        "                begun[partition] = resumed[0]\n",
+        "                begun[partition] = resumed\n",
         "                pass\n",
         "tests/unit/mirror/test_mirror_task.py",
     ),

@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         "a request that waits behind another one is sent twice",
         "clients/produce/sender.py",
-        "self._in_flight[node_id] * self._config.ack_timeout_ms",
+        "broker.in_flight * self._config.ack_timeout_ms",
         "self._config.ack_timeout_ms",
         "tests/unit/clients/produce/test_sender.py",
     ),
@@ -114,8 +114,8 @@ MUTANTS = (
     ),
     Mutant(
         "an exit loses the outcomes of records that wait for the partitions of their topic",
-        "clients/producer.py",
-        "                self._refuse(outcomes_of(calls[number:]), ClosedError",
+        "clients/produce/placement.py",
+        "                self._refuse(_outcomes(calls[number:]), ClosedError",
         "                self._refuse([], ClosedError",
         "tests/unit/sync/test_blocking_producer.py",
     ),
@@ -149,7 +149,7 @@ MUTANTS = (
     ),
     Mutant(
         "records overtake those that wait for the partitions of their topic",
-        "clients/producer.py",
+        "clients/produce/placement.py",
         "            self._queues.pop(topic, None)\n",
         "",
         "tests/unit/clients/produce/test_batches.py",

@@ -14,7 +14,7 @@ import pytest
 from kiel_groups import workers
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.workers.plugins.connector_checks import task_settings
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from kiel_groups.workers.plugins.interfaces import Connector
 from kiel_groups.workers.plugins.plugin_registry import PluginRegistry
 from tests.helpers.commands import REPOSITORY
@@ -60,7 +60,8 @@ def source_configs(connector_class: type[Connector], config: dict[str, str], mos
     whole = {"name": "c", "connector.class": "TableSource", **config}
     connector = connector_class()
     connector.start(RecordingConnectorContext(whole), typed(connector_class, whole))
-    return [task_settings(connector_class, whole, each) for each in connector.task_configs(most)]  # type: ignore[union-attr]
+    configs = connector.task_configs(most)
+    return [run_settings(connector_class, whole, each).settings for each in configs]  # type: ignore[union-attr]
 
 
 def test_the_example_divides_tables(example: PluginRegistry, database: Path) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kiel_groups.cli.parameters.cluster_address import complete_clusters, complete_servers
-from kiel_groups.cli.parameters.options import json_option
+from kiel_groups.cli.parameters.options import json_option, port_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
+from kiel_groups.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from kiel_groups.embedded.named_clusters import RunningCluster, RunningServer
 
-
-_PORT = click.IntRange(0, 65535)
 
 _DEFAULT = "default"
 _name_option = click.option(
@@ -58,20 +58,8 @@ def cluster() -> None:
     callback=lambda context, parameter, value: int(value),
     help="How many ZooKeeper servers: 1, 3, 5 or 7.",
 )
-@click.option(
-    "--broker-port",
-    type=_PORT,
-    default=0,
-    metavar="PORT",
-    help="Port of the first broker; others get the following ports.",
-)
-@click.option(
-    "--zookeeper-port",
-    type=_PORT,
-    default=0,
-    metavar="PORT",
-    help="Port of the first ZooKeeper server; others get the following ports.",
-)
+@port_option("--broker-port", "Port of the first broker; others get the following ports.")
+@port_option("--zookeeper-port", "Port of the first ZooKeeper server; others get the following ports.")
 @click.option("--chroot", default="", metavar="/PATH", help="ZooKeeper path that the cluster uses as its root.")
 @click.option(
     "--data",
@@ -206,8 +194,6 @@ def status(lines: Lines, /, *, name: str | None, as_json: bool) -> int:
 
 def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, Any]) -> None:
     """Raise ConfigError if an option about ZooKeeper is given, because this version of Kafka runs without ZooKeeper."""
-    from kiel_groups.errors import ConfigError
-
     given = {
         "--zookeeper-version": zookeeper,
         "--zookeeper-count": options["zookeepers"] > 1,
@@ -224,7 +210,6 @@ def _refuse_zookeeper(kafka: str, zookeeper: str | None, options: Mapping[str, A
 def _running(name: str) -> RunningCluster:
     """Return the running cluster of this name. Raise ServerError with the names of running clusters if none has it."""
     from kiel_groups.embedded.named_clusters import find_cluster, running_clusters
-    from kiel_groups.errors import ServerError
 
     found = find_cluster(name)
     if found is None:
@@ -273,13 +258,7 @@ def _as_json(running: RunningCluster) -> dict[str, Any]:
 
 
 def _server_as_json(server: RunningServer) -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "address": server.address,
-        "pid": server.pid,
-        "alive": server.is_alive,
-        "log": server.log,
-    }
+    return {**asdict(server), "alive": server.is_alive}
 
 
 def _title(running: RunningCluster) -> str:

@@ -12,6 +12,7 @@ from kiel_groups.cli.commands.drain import change_config
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
 from kiel_groups.cli.terminal.changes import change_options, restore_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
+from kiel_groups.errors import ConfigError
 
 if TYPE_CHECKING:
     from kiel_groups.ops.actions.group_config import ConfigChange
@@ -40,7 +41,6 @@ def show(lines: Lines, *, group: str, zookeeper: str, as_json: bool) -> int:
     value has a line.
     """
     from kiel_groups.cli.terminal.rendering import show_result
-    from kiel_groups.errors import ConfigError
     from kiel_groups.ops.views.config_view import effective_settings, settings_document, settings_tables
     from kiel_groups.ops.views.znodes import view_group
     from kiel_groups.ops.zookeeper_reader import group_session, read_group, refuse_programs

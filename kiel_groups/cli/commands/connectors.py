@@ -15,6 +15,7 @@ import click
 from kiel_groups.cli.parameters.options import json_option
 from kiel_groups.cli.parameters.worker_address import WorkerAddress, worker_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.errors import ConfigError, NoWorkerError, ProtocolError, TokenError, UnknownConnectorError
 from kiel_groups.wording import counted
 
 #: How long a command waits for an answer, in seconds. A worker gives up earlier.
@@ -28,8 +29,6 @@ _name_argument = click.argument("name", metavar="CONNECTOR")
 def _file_argument(file: IO[bytes]) -> dict[str, Any]:
     """Return the JSON object in a file. Raise ConfigError if the file cannot be read or has another content."""
     import json
-
-    from kiel_groups.errors import ConfigError
 
     name = "standard input" if file.name == "<stdin>" else file.name
     try:
@@ -94,7 +93,6 @@ def create(
     Kafka Connect's form is accepted, too: {"name": "logs", "config": {...}}.
     """
     from kiel_groups.cli.terminal.rendering import show_json
-    from kiel_groups.errors import ConfigError
 
     given = _file_argument(file)
     nested = given.get("config")
@@ -335,7 +333,6 @@ def _ask(
     """
     import asyncio
 
-    from kiel_groups.errors import NoWorkerError, ProtocolError, TokenError
     from kiel_groups.workers.rest.client import WorkerClient
 
     async def ask() -> Any:
@@ -378,8 +375,6 @@ def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[s
     Raises:
         ConfigError: A new name is probably misspelt.
     """
-    from kiel_groups.errors import ConfigError, UnknownConnectorError
-
     plugin = quote_path(str(config.get("connector.class", "")), safe="")
     try:
         doubts = _ask(worker, "PUT", f"/connector-plugins/{plugin}/config/validate", config)
@@ -399,8 +394,6 @@ def _checked(worker: WorkerAddress, config: Mapping[str, Any], new: Collection[s
 
 def _without(config: Mapping[str, str], remove: Collection[str]) -> dict[str, str]:
     """Return the settings without those in ``remove``. Raise ConfigError for a name that is not a setting."""
-    from kiel_groups.errors import ConfigError
-
     if missing := [name for name in remove if name not in config]:
         near = get_close_matches(missing[0], config, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -444,8 +437,6 @@ def _summary(states: Iterable[str]) -> str:
 
 def _changed(changes: Sequence[str]) -> dict[str, str]:
     """Parse settings that the user gives as ``SETTING=VALUE``. Raise ConfigError for another form."""
-    from kiel_groups.errors import ConfigError
-
     pairs = [change.partition("=") for change in changes]
     for setting, equals, value in pairs:
         if not (setting and equals):

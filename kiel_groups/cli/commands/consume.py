@@ -29,6 +29,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import EPILOG, READER_GONE, Lines
+from kiel_groups.errors import ConfigError, NoOffsetsError
 from kiel_groups.ops.actions.cluster_address import BROKERS, ClusterAddress
 from kiel_groups.wording import counted
 
@@ -350,8 +351,6 @@ def parse_position(text: str) -> Position:
     Raises:
         ConfigError: The text has another form.
     """
-    from kiel_groups.errors import ConfigError
-
     if text in ("earliest", "latest"):
         from kiel_groups.clients import BEGINNING, END
 
@@ -391,7 +390,6 @@ async def _start(
     consumer: SingleConsumer, brokers: str, topics: Sequence[str], start: Position, partitions: Sequence[int] | None
 ) -> None:
     from kiel_groups.clients import BEGINNING
-    from kiel_groups.errors import ConfigError
 
     await consumer.connect()
     if not isinstance(start, Offset | Tail):
@@ -416,7 +414,6 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
         NoOffsetsError: A leader did not answer.
     """
     from kiel_groups.config import KAFKA_PORT, parse_hosts
-    from kiel_groups.errors import NoOffsetsError
     from kiel_groups.ops.loaded_groups import find_log_ends
 
     ends = await find_log_ends(parse_hosts(brokers, KAFKA_PORT, "brokers"), consumer.assignment())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-_PORT = click.IntRange(0, 65535)
+from kiel_groups.cli.parameters.options import port_option
 
 
 @click.command(epilog="Exit status: 0 proved, 1 failed or not proved, 2 a wrong option or file, 130 after Ctrl-C.")
@@ -24,8 +24,8 @@ _PORT = click.IntRange(0, 65535)
     metavar="FILE",
     help="Write a picture of the demo to this file.",
 )
-@click.option("--zookeeper-port", type=_PORT, default=0, metavar="PORT", help="Port of ZooKeeper on 127.0.0.1.")
-@click.option("--broker-port", type=_PORT, default=0, metavar="PORT", help="Port of Kafka on 127.0.0.1.")
+@port_option("--zookeeper-port", "Port of ZooKeeper on 127.0.0.1.")
+@port_option("--broker-port", "Port of Kafka on 127.0.0.1.")
 def demo(*, keep: bool, records: Path | None, svg: Path | None, zookeeper_port: int, broker_port: int) -> int:
     """
     Watch a group at work on a real Kafka 0.8.2.2.

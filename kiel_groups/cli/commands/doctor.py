@@ -13,6 +13,7 @@ from kiel_groups.cli.parameters.options import (
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER
+from kiel_groups.wording import counted
 
 
 @click.command(epilog=EPILOG)
@@ -49,7 +50,6 @@ def doctor(
     from kiel_groups.ops.doctor import examine
     from kiel_groups.ops.views.cluster_checks import check_lines
     from kiel_groups.ops.views.documents import finding_document
-    from kiel_groups.wording import counted
 
     if coordination == BROKERS:
         zookeeper = None

@@ -14,6 +14,7 @@ from kiel_groups.cli.parameters.cluster_address import complete_members
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, seconds_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, INTERRUPTED, Lines
+from kiel_groups.errors import CoordinationError
 from kiel_groups.wording import counted, own_command, some
 
 if TYPE_CHECKING:
@@ -174,7 +175,6 @@ def change_config(
     Raises:
         CoordinationError: ZooKeeper did not answer, or the group has not settled in time.
     """
-    from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.group_config import await_settled
     from kiel_groups.ops.views.config_view import change_document, changes_table, outcome
     from kiel_groups.ops.zookeeper_reader import group_session

@@ -19,11 +19,11 @@ from kiel_groups.cli.parameters.options import (
     optional_number,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import own_command
 
 if TYPE_CHECKING:
-    from kiel_groups.errors import KielGroupsError
     from kiel_groups.model import TopicPartition
     from kiel_groups.ops.loaded_groups import LoadedGroups
     from kiel_groups.ops.views.group_view import GroupView
@@ -140,7 +140,6 @@ class _Presenter:
             KielGroupsError: The first load failed.
         """
         from kiel_groups.cli.terminal.rendering import waiting
-        from kiel_groups.errors import KielGroupsError
         from kiel_groups.ops.views.lag_trend import LEAST_SAMPLES
 
         interval_s, last, tries = window_s / (_SAMPLES - 1), None, 0
@@ -212,8 +211,6 @@ class _Presenter:
         Raises:
             ConfigError: The user has named such a group.
         """
-        from kiel_groups.errors import ConfigError
-
         for view in loaded.groups:
             if view.group in self._names and not view.partitions and not view.is_of_consumers:
                 raise ConfigError(_lagless(view))

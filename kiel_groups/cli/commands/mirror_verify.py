@@ -51,8 +51,8 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: Sequence[str], 
 
     The command reads both clusters, and compares keys and values by checksums, and record by record where these differ.
     It prints each range of offsets that differs: missing, doubled, changed, out of order, or not of the source. The
-    mirror may be running: records that it has not mirrored yet are counted apart. A topic that 'mirror reverse' has
-    turned is compared in part; one line says from which offset on, or up to which.
+    mirror may be running: records that it has not mirrored yet are counted apart. Of a topic that 'mirror reverse' has
+    turned, one line says from which offset on it is compared, and which records are those that are copied back.
 
     The exit status is 1 if nothing explains a difference. Dead letters explain missing records, and a restart explains
     doubled ones unless the mirror writes exactly once. What one side has deleted, by its retention, is not compared.
@@ -80,6 +80,7 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: Sequence[str], 
             clusters.name,
             topics=topics,
             dead_letter_topic=config.get("dead.letter.topic", ""),
+            copied_back=lambda partition: view.position("target", partition) or 0,
             progress=show,
         )
         found = list(verification.run())
@@ -96,7 +97,7 @@ def verify(lines: Lines, /, *, clusters: MirrorClusters, topics: Sequence[str], 
             "mirror": clusters.name,
             "complete": is_complete,
             "exactly_once": once,
-            "partitions": [_document(each, once=once) for each in found],
+            "partitions": [_document(each, once=once and not each.is_back) for each in found],
         }
         show_result(document, *_texts(clusters.name, found, once=once), as_json=as_json)
     return DONE if is_complete else FAILED
@@ -107,11 +108,18 @@ def _texts(name: str, found: Sequence[PartitionComparison], *, once: bool) -> It
     from rich.padding import Padding
     from rich.text import Text
 
-    equal, records = sum(each.equal for each in found), sum(each.records[0] for each in found)
     verdict = "not complete" if any(each.unexplained(is_exactly_once=once) for each in found) else "complete"
-    yield Text(f"mirror {name}: {verdict}; {equal:,} of {counted(records, 'record')} of the source are equal")
-    for (topic, target), own in groupby(found, lambda each: (each.partition.topic, each.target_topic)):
-        heading, *lines = _topic_lines(f"{topic} → {target}", list(own), once=once)
+    forward, back = ([each for each in found if each.is_back is is_back] for is_back in (False, True))
+    equal, records = sum(each.equal for each in forward), sum(each.records[0] for each in forward)
+    text = f"mirror {name}: {verdict}; {equal:,} of {counted(records, 'record')} of the source are equal"
+    if back:
+        text += f"; copied back: {sum(each.equal for each in back):,} of {sum(each.records[1] for each in back):,}"
+    yield Text(text)
+    for (topic, target, is_back), own in groupby(
+        found, lambda each: (each.partition.topic, each.target_topic, each.is_back)
+    ):
+        name = f"{topic} {'←' if is_back else '→'} {target}"
+        heading, *lines = _topic_lines(name, list(own), once=once and not is_back)
         yield Padding(Text(heading), (0, 0, 0, 2), expand=False)
         yield from (Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines)
 
@@ -146,6 +154,7 @@ def _document(each: PartitionComparison, *, once: bool) -> dict[str, Any]:
         "topic": each.partition.topic,
         "partition": each.partition.partition if each.partition.partition >= 0 else None,
         "target_topic": each.target_topic,
+        "direction": "back" if each.is_back else "forward",
         "complete": not each.unexplained(is_exactly_once=once),
         "not_compared": each.refusal or None,
         "part": each.part or None,

@@ -14,7 +14,7 @@ from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, seconds_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options, restore_file_option, write_restore_file
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, INTERRUPTED, Lines
-from kiel_groups.errors import UnknownGroupError
+from kiel_groups.errors import ConfigError, UnknownGroupError
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 from kiel_groups.wording import counted, own_command, some
 
@@ -269,7 +269,6 @@ def export(
 ) -> int:
     """Write the offsets of a group to a new FILE, or to standard output."""
     from kiel_groups.cli.terminal.rendering import show_lines
-    from kiel_groups.errors import ConfigError
     from kiel_groups.ops.actions.offsets_file import kafka_lines, new_file, write_offsets_file
     from kiel_groups.ops.views.offset_changes import check_selected, select
 

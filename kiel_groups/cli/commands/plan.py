@@ -11,6 +11,7 @@ from kiel_groups.cli.commands.weights import weights_of_file
 from kiel_groups.cli.parameters.cluster_address import complete_allocators, complete_members, complete_topics
 from kiel_groups.cli.parameters.options import cluster_options, group_argument, json_option, refuse_given
 from kiel_groups.cli.terminal.messages import DONE, EPILOG
+from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
 
 if TYPE_CHECKING:
@@ -116,7 +117,6 @@ def _by_brokers(cluster: ClusterAddress, group: str, change: GroupChange, names:
 
 def _topics(given: str | None) -> tuple[str, ...]:
     from kiel_groups.config import check_name
-    from kiel_groups.errors import ConfigError
 
     if given is None:
         return ()
@@ -127,8 +127,6 @@ def _topics(given: str | None) -> tuple[str, ...]:
 
 
 def _partitions(given: Sequence[str]) -> dict[str, int]:
-    from kiel_groups.errors import ConfigError
-
     counts = {}
     for each in given:
         topic, _, count = each.rpartition("=")

@@ -17,12 +17,13 @@ from kiel_groups.cli.parameters.options import (
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
 from kiel_groups.clients.produce.partitioners import PARTITIONERS
+from kiel_groups.errors import KielGroupsError
 
 #: The most records of a partition in one batch, and how long the first record waits for more, in milliseconds.
 _BATCH_SIZE = 1_000
 _LINGER_MS = 5
 #: Loggers of failures that this command reports itself, with the numbers of lines.
-REPORTED_BY_LINE = ("kiel_groups.clients.produce.sender", "kiel_groups.clients.producer")
+REPORTED_BY_LINE = tuple(f"kiel_groups.clients.{name}" for name in ("produce.placement", "produce.sender", "producer"))
 
 
 @click.command(epilog=EPILOG)
@@ -91,7 +92,6 @@ def produce(
     from kiel_groups.cli.terminal.messages import show_logs
     from kiel_groups.clients import Producer
     from kiel_groups.config import check_name
-    from kiel_groups.errors import KielGroupsError
 
     check_name(topic, "topic")
     show_logs(lines, verbose=verbose, reported_elsewhere=REPORTED_BY_LINE)

@@ -21,6 +21,8 @@ from kiel_groups.cli.parameters.options import (
     Seconds,
     debounce_options,
     log_format_option,
+    milliseconds_option,
+    port_option,
     quiet_option,
     session_timeout_option,
     verbose_option,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_MILLISECONDS = click.IntRange(min=0)
 
 #: Beside the port of Kafka Connect, 8083.
 _DEFAULT_PORT = 8084
@@ -71,14 +72,7 @@ _PAUSE_S = 10.0
     metavar="HOST",
     help="The address to serve on. Any other than a loopback address needs --token-file.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=_DEFAULT_PORT,
-    show_default=True,
-    metavar="PORT",
-    help="The port to serve on; 0 lets the system choose.",
-)
+@port_option("--port", "The port to serve on; 0 lets the system choose.", _DEFAULT_PORT)
 @click.option(
     "--advertised-host",
     default="",
@@ -113,14 +107,7 @@ _PAUSE_S = 10.0
 @token_file_option("A file with the key that signs what is posted.", "webhook-secret-file")
 @debounce_options
 @session_timeout_option("How long a group has no leader if this process dies.")
-@click.option(
-    "--static-grace-ms",
-    type=_MILLISECONDS,
-    default=60_000,
-    show_default=True,
-    metavar="MS",
-    help="How long to reserve the partitions of a static member that is gone.",
-)
+@milliseconds_option("--static-grace-ms", 60_000, "How long to reserve the partitions of a static member that is gone.")
 @quiet_option
 @log_format_option
 @verbose_option

@@ -27,6 +27,7 @@ from kiel_groups.cli.parameters.options import (
     verbose_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, EPILOG_OF_ARCHIVES, FAILED, WITH_LOSSES, Lines
+from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
 from kiel_groups.wording import counted, some
 
 if TYPE_CHECKING:
@@ -306,8 +307,6 @@ def _report_ending(lines: Lines, asked: threading.Event) -> None:
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     """Replace the names of settings in error messages from the block by the options of the command line."""
-    from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
-
     try:
         yield
     except KielGroupsError as error:
@@ -331,8 +330,6 @@ def _spark_log(lines: Lines, *, verbose: bool) -> Iterator[Path | None]:
     The file is deleted at the end, unless it has content and the block raises a KielGroupsError other than ConfigError.
     Then its path is printed.
     """
-    from kiel_groups.errors import ConfigError, KielGroupsError
-
     if verbose:
         yield None
         return

@@ -15,7 +15,9 @@ from kiel_groups.cli.parameters.options import (
     seconds_option,
 )
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.ops.actions.cluster_address import ClusterAddress
+from kiel_groups.wording import counted, own_command
 
 if TYPE_CHECKING:
     from kiel_groups.ops.views.group_view import GroupView
@@ -57,7 +59,6 @@ def verify(
     from kiel_groups.ops.views.documents import finding_document
     from kiel_groups.ops.views.progress import Verification
     from kiel_groups.ops.views.report import Sentences, finding_rows
-    from kiel_groups.wording import counted, own_command
 
     verification = Verification(round(window_s * 1000))
     view = _look(lines, cluster, group, verification, window_s=window_s, timeout_s=timeout_s)
@@ -99,7 +100,6 @@ def _look(
         KielGroupsError: The group cannot be loaded.
     """
     from kiel_groups.cli.terminal.rendering import waiting
-    from kiel_groups.errors import KielGroupsError
 
     with closing(cluster.groups().follow(group)) as loads, ExitStack() as stack:
         wait = None

@@ -12,6 +12,7 @@ from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
+from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -100,7 +101,6 @@ def set_weights(
 @click.pass_obj
 def remove(lines: Lines, /, *, group: str, partitions: tuple[str, ...], **options: Any) -> int:
     """Remove the weights of some partitions, or of all."""
-    from kiel_groups.errors import ConfigError
     from kiel_groups.group.znodes.group_settings import checked_weights
 
     removed = checked_weights(dict.fromkeys(partitions, 0)).keys()
@@ -133,7 +133,6 @@ def _change(
     Raises:
         CoordinationError: Another client has changed the weights meanwhile, or ZooKeeper did not answer.
     """
-    from kiel_groups.errors import CoordinationError
     from kiel_groups.ops.actions.weights import check_partitions, plan_weights
     from kiel_groups.ops.views.config_view import SettingChange, changes_table
     from kiel_groups.ops.zookeeper_reader import group_session, refuse_programs
@@ -176,7 +175,6 @@ def _plan(lines: Lines, client: Client, group: str) -> PlanView:
 
 
 def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
-    from kiel_groups.errors import ConfigError
     from kiel_groups.group.znodes.group_settings import checked_weights
 
     loads = {}
@@ -193,7 +191,6 @@ def _from_arguments(changes: Sequence[str]) -> dict[TopicPartition, float]:
 
 def weights_of_file(file: IO[bytes]) -> dict[TopicPartition, float]:
     """Return the weights of partitions from a JSON file. Raise ConfigError if the file has another content."""
-    from kiel_groups.errors import ConfigError, ProtocolError
     from kiel_groups.group.znodes.contents import parse_object
     from kiel_groups.group.znodes.group_settings import checked_weights
 

@@ -20,6 +20,7 @@ from kiel_groups.cli.parameters.options import (
     json_option,
     log_format_option,
     metrics_port_option,
+    port_option,
     quiet_option,
     session_timeout_option,
     verbose_option,
@@ -27,6 +28,8 @@ from kiel_groups.cli.parameters.options import (
 )
 from kiel_groups.cli.parameters.worker_address import token_file_option
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, FAILED, Lines
+from kiel_groups.errors import CoordinationError, UnknownGroupError
+from kiel_groups.wording import some
 
 if TYPE_CHECKING:
     from kiel_groups.config import DebounceConfig
@@ -65,14 +68,7 @@ def workers() -> None:
     help="The address of the REST interface. Any other than a loopback address needs --token-file; 0.0.0.0 means"
     " all addresses of this machine.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=_DEFAULT_PORT,
-    show_default=True,
-    metavar="PORT",
-    help="The port of the REST interface; 0 lets the system choose.",
-)
+@port_option("--port", "The port of the REST interface; 0 lets the system choose.", _DEFAULT_PORT)
 @click.option(
     "--advertised-host",
     default="",
@@ -206,9 +202,7 @@ def describe(lines: Lines, *, group: str, zookeeper: str, check: bool, as_json: 
     from kiel_groups.cli.terminal.messages import warn_of_hidden
     from kiel_groups.cli.terminal.rendering import show_result
     from kiel_groups.cli.terminal.worker_report import worker_group_document, worker_group_problems, worker_group_report
-    from kiel_groups.errors import CoordinationError, UnknownGroupError
     from kiel_groups.ops.zookeeper_client import zookeeper as session
-    from kiel_groups.wording import some
     from kiel_groups.workers.stores.worker_group_view import describe_workers
 
     with session(zookeeper, timeout_s=SERVER_WAIT_S) as client:

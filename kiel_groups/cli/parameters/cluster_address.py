@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 
 import click
 
+from kiel_groups.allocators import ALLOCATORS, installed_allocators
+from kiel_groups.errors import KielGroupsError
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 
 #: How long a completion waits for the answer of a server, in seconds.
@@ -34,7 +36,6 @@ def complete_groups(context: click.Context, parameter: click.Parameter, typed: s
 
 def complete_members(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Return the member ids that begin with ``typed``, in the group in ZooKeeper that the command line names."""
-    from kiel_groups.errors import KielGroupsError
     from kiel_groups.ops.zookeeper_client import zookeeper
     from kiel_groups.ops.zookeeper_reader import list_members
 
@@ -54,8 +55,6 @@ def complete_allocators(context: click.Context, parameter: click.Parameter, type
 
     If brokers coordinate the groups, these are the assignors for groups of brokers, and installed allocators.
     """
-    from kiel_groups.allocators import ALLOCATORS, installed_allocators
-
     if _setting(context, "coordination") == BROKERS:
         from kiel_groups.allocators.assignors import ASSIGNORS
 
@@ -83,7 +82,6 @@ def _named(context: click.Context, typed: str, names: Callable[[ClusterAddress],
     hosts = _setting(context, coordination)
     if not hosts:
         return []
-    from kiel_groups.errors import KielGroupsError
 
     try:
         return _matching(typed, names(ClusterAddress(coordination, hosts, _TIMEOUT_S)))

@@ -153,11 +153,17 @@ log_format_option = click.option(
 )
 
 
-metrics_port_option = click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve the metrics of this process to Prometheus, at http://127.0.0.1:PORT/metrics.",
+def port_option(
+    name: str, help_text: str, default: int | None = 0, *, show_default: bool = False
+) -> Callable[[FC], FC]:
+    """Return an option for the number of a port. Its help shows the default, unless that is 0 or None."""
+    return click.option(
+        name, type=click.IntRange(0, 65535), default=default, show_default=bool(default), metavar="PORT", help=help_text
+    )
+
+
+metrics_port_option = port_option(
+    "--metrics-port", "Serve the metrics of this process to Prometheus, at http://127.0.0.1:PORT/metrics.", None
 )
 
 
@@ -606,7 +612,11 @@ def _parameter(context: click.Context, name: str) -> click.Parameter:
     return next(each for each in context.command.params if each.name == name)
 
 
-_MILLISECONDS = click.IntRange(min=0)
+def milliseconds_option(name: str, default: int, help_text: str) -> Callable[[FC], FC]:
+    """Return an option for a number of milliseconds."""
+    return click.option(
+        name, type=click.IntRange(min=0), default=default, show_default=True, metavar="MS", help=help_text
+    )
 
 
 def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -617,30 +627,9 @@ def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
     ``--debounce-ms`` is above ``--debounce-bound-ms``.
     """
 
-    @click.option(
-        "--debounce-ms",
-        type=_MILLISECONDS,
-        default=100,
-        show_default=True,
-        metavar="MS",
-        help="Make a plan when nothing has changed for this long.",
-    )
-    @click.option(
-        "--debounce-bound-ms",
-        type=_MILLISECONDS,
-        default=1_000,
-        show_default=True,
-        metavar="MS",
-        help="Make a plan at the latest this long after the first change.",
-    )
-    @click.option(
-        "--initial-delay-ms",
-        type=_MILLISECONDS,
-        default=300,
-        show_default=True,
-        metavar="MS",
-        help="How long a new leader waits for members to join before it plans.",
-    )
+    @milliseconds_option("--debounce-ms", 100, "Make a plan when nothing has changed for this long.")
+    @milliseconds_option("--debounce-bound-ms", 1_000, "Make a plan at the latest this long after the first change.")
+    @milliseconds_option("--initial-delay-ms", 300, "How long a new leader waits for members to join before it plans.")
     @click.pass_context
     @wraps(command)
     def with_debounce(
@@ -653,7 +642,6 @@ def debounce_options(command: Callable[..., int]) -> Callable[..., int]:
         **options: Any,
     ) -> int:
         from kiel_groups.config import DebounceConfig
-        from kiel_groups.errors import ConfigError
 
         if debounce_ms > debounce_bound_ms:
             raise ConfigError(

@@ -21,10 +21,9 @@ FAILED: Final = 1
 WRONG: Final = 2
 #: An archive is done, and records were lost before it could read them, as ``--allow-loss`` permits.
 WITH_LOSSES: Final = 3
-#: 128 plus the number of the signal: SIGINT (Ctrl-C), SIGPIPE (the reader of the output is gone), SIGTERM.
+#: 128 plus the number of the signal: SIGINT (Ctrl-C), SIGPIPE (the reader of the output is gone).
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
-TERMINATED: Final = 143
 
 _STATUSES: Final = (
     "Exit status: 0 done, 1 failed, 2 a wrong option, setting, name or file,{} 130 after Ctrl-C, 141 when the"

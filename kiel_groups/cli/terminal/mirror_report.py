@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from kiel_groups.cli.terminal.rendering import plain_table
 from kiel_groups.cli.terminal.worker_report import work_table, worker_group_problems
 from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
+from kiel_groups.model import TopicPartition
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.ops.views.report import ago
 from kiel_groups.wording import counted
@@ -79,7 +80,7 @@ class MirrorProgress:
             if row.is_back:
                 # Its topic was turned round after it was mirrored; or it was turned forward before the run, and its
                 # task is that of an earlier run.
-                row = row._replace(position=self.last.stored.get((None, *partition)))
+                row = row._replace(position=self.last.position(None, partition))
             lags.append(row.behind(end))
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 
@@ -111,7 +112,10 @@ class MirrorProgress:
 def _mirrored_since(first: MirrorView, last: MirrorView) -> tuple[int, int]:
     """Return how many records and bytes were mirrored between two views. Partitions may have left the mirror."""
     # A topic that was stopped or left out has no task in the first view, and is not counted anew when it returns.
-    before = {**first.counts, **{each.partition: (each.records, each.size_bytes) for each in first.partitions}}
+    before = {each.partition: (each.records, each.size_bytes) for each in first.partitions}
+    for (side, topic, number), offset in first.stored.items():
+        if side is None:
+            before.setdefault(TopicPartition(topic, number), (offset.get("records", 0), offset.get("bytes", 0)))
     counts = [(each, before.get(each.partition, (0, 0))) for each in last.partitions]
     return sum(each.records - old for each, (old, _) in counts), sum(each.size_bytes - old for each, (_, old) in counts)
 
@@ -170,7 +174,7 @@ def mirror_report(view: MirrorView) -> list[RenderableType]:
         rows = [_row(each, view.seen_ms) for each in view.partitions]
         report.append(plain_table(names, rows, right=("position", "lag", "task")))
     if view.group.workers:
-        report.append(work_table(view.group))
+        report.append(work_table(view.group, with_hosts=True))
     else:
         report.append("no process runs the mirror; 'kiel-groups mirror start' continues at these positions")
     return report

@@ -124,10 +124,18 @@ def _workers_table(group: WorkerGroup) -> Table:
     return plain_table(("worker", "connectors", "tasks", "znode"), rows, right=("connectors", "tasks"))
 
 
-def work_table(group: WorkerGroup) -> Table:
-    """Return a table of the connectors and tasks of a group, with their states and workers."""
+def work_table(group: WorkerGroup, *, with_hosts: bool = False) -> Table:
+    """
+    Return a table of the connectors and tasks of a group, with their states and workers.
+
+    With ``with_hosts``, workers that serve at 127.0.0.1, as others do on other machines, have the names of their hosts.
+    """
     rows = []
-    addresses = {worker: _info(data).address for worker, data in group.workers.items()}
+    infos = {worker: _info(data) for worker, data in group.workers.items()}
+    addresses = {worker: info.address for worker, info in infos.items()}
+    if with_hosts:
+        local = {worker: info for worker, info in infos.items() if info.host and info.address.startswith("127.")}
+        addresses |= {worker: f"{info.host} ({info.address})" for worker, info in local.items()}
     for connector in group.configuration.sorted_connectors():
         works: list[Work] = [connector, *group.configuration.tasks_of(connector.connector)]
         for work in works:

@@ -63,10 +63,7 @@ class _Interrupts:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGINT: schedule KeyboardInterrupt, or raise it at once."""
-        try:
-            loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
+        loop = running_loop()
         if self.pending is not None or (loop is None and not self.protected):
             self.throw()
         self.pending = self.count = self.count + 1

@@ -18,7 +18,7 @@ from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFet
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.net.metadata_sources import UNREACHABLE_AFTER
 from kiel_groups.config import FetchConfig
-from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, ProtocolError
+from kiel_groups.errors import ClosedError, KielGroupsError, NoBrokersError, OffsetOutOfRangeError, ProtocolError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wording import counted, some
@@ -272,13 +272,15 @@ class FailedFetches:
         """Let ``poll`` raise an error, and do not fetch the partition before ``poll`` has raised the error."""
         if state.dropped:
             return
-        self.report(state, f"{error}; raising this to the application, then fetching again")
+        # An application asks for this error by the policy "none", and says what it means: the text is for programmers.
+        level = logging.INFO if isinstance(error, OffsetOutOfRangeError) else logging.ERROR
+        self.report(state, f"{error}; raising this to the application, then fetching again", level)
         state.enter(Phase.HALTED)
         self._buffer.put(state, error)
 
-    def report(self, state: PartitionFetch, what: str) -> None:
-        """Log a failure as an error, and count it in ``fetch_failures``."""
-        log.error("fetching %s at offset %d: %s", state.topic_partition, state.position, what)
+    def report(self, state: PartitionFetch, what: str, level: int = logging.ERROR) -> None:
+        """Log a failure, by default as an error, and count it in ``fetch_failures``."""
+        log.log(level, "fetching %s at offset %d: %s", state.topic_partition, state.position, what)
         self._metrics.count("fetch_failures")
 
     async def _recover(self, states: list[PartitionFetch], failures: int) -> None:

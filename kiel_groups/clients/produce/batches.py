@@ -124,6 +124,8 @@ class Batch(Records):
     unresolved_tries: int = 0
     #: Tries that a broker refused because it takes a message for invalid.
     invalid_tries: int = 0
+    #: Message sets by partition, with that of this batch, if it is compressed while the batch before it is in flight.
+    compressing: asyncio.Future[dict[TopicPartition, bytes]] | None = None
 
     def __len__(self) -> int:
         return len(self.outcomes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 
@@ -82,22 +82,3 @@ def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
         error = outcome.exception()
         if error is not None:
             raise error
-
-
-class Unplaced(NamedTuple):
-    """Records of one call whose partitions are not known yet. The partitioner chooses if a partition is None."""
-
-    #: The keys as the application gave them, for the partitioner.
-    app_keys: Sequence[Any]
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
-    partitions: Sequence[int | None]
-    outcomes: Sequence[Outcome]
-    size_bytes: int
-    #: Whether the producer sends these records, and all that wait, at once.
-    ends_round: bool = False
-
-
-def outcomes_of(calls: Iterable[Unplaced]) -> list[Outcome]:
-    """Return the outcomes of the records of several calls."""
-    return [outcome for records in calls for outcome in records.outcomes]

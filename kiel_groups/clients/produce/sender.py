@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -58,6 +58,9 @@ _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTI
 
 #: How many requests are in flight to a broker at most. While the broker works on one, the next one arrives.
 _MOST_IN_FLIGHT = 2
+#: How many bytes must be ready for a second request. A smaller one costs more than the broker's wait for it: its
+#: partitions get fuller batches in the request after the one in flight.
+_LEAST_SECOND_BYTES = 64 << 10
 #: Batches of a request that have more bytes together are compressed on another thread.
 _MOST_COMPRESSED_HERE_BYTES = 32 << 10
 _ANY_NUMBER = 1 << 62
@@ -118,6 +121,46 @@ class PartitionQueue:
         self.batches.extendleft((batch.part(second), batch.part(first)))
         self.newest = self.batches[-1]
         self.busy = False
+
+
+@dataclass(slots=True, eq=False)
+class BrokerQueue:
+    """
+    The partitions whose first batches are ready to be sent to one broker, in the order in which they became ready.
+
+    ``ready`` has the bytes of each batch when it became ready: records that join it later are not counted.
+    ``is_planned`` is set if a request may be sent in the next iteration of the loop.
+    """
+
+    node_id: int
+    ready: dict[PartitionQueue, int] = field(default_factory=dict)
+    ready_bytes: int = 0
+    is_planned: bool = False
+    in_flight: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a request should be sent: partitions are ready, and none is in flight, or a second one pays."""
+        if self.in_flight:
+            return self.in_flight < _MOST_IN_FLIGHT and self.ready_bytes >= _LEAST_SECOND_BYTES
+        return bool(self.ready)
+
+    def add(self, queue: PartitionQueue) -> None:
+        """Add a partition whose first batch is ready."""
+        size_bytes = queue.batches[0].size_bytes
+        self.ready[queue] = size_bytes
+        self.ready_bytes += size_bytes
+
+    def take(self, most_bytes: int) -> list[PartitionQueue]:
+        """Remove and return the first partitions whose batches have at most so many bytes, or one partition."""
+        taken: list[PartitionQueue] = []
+        for queue in self.ready:
+            most_bytes -= queue.batches[0].size_bytes
+            if taken and most_bytes < 0:
+                break
+            taken.append(queue)
+        self.ready_bytes -= sum(map(self.ready.pop, taken))
+        return taken
 
 
 class StallWatch:
@@ -226,10 +269,7 @@ class Sender:
             self._linger_s = self._batch_size = math.inf
         self._metrics = metrics
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._ready: dict[int, dict[PartitionQueue, None]] = {}
-        #: The brokers to which a request will be sent in the next iteration of the loop, and the requests in flight.
-        self._planned: set[int] = set()
-        self._in_flight: Counter[int] = Counter()
+        self._brokers: dict[int, BrokerQueue] = {}
         #: Adds records to open batches without a call of the sender, and counts the bytes of all records.
         self.appender = Appender(*choice, asyncio.get_running_loop, asyncio.Future)
         self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
@@ -271,9 +311,7 @@ class Sender:
         self, queue: PartitionQueue, key: bytes | None, value: bytes | None, size_bytes: int, outcome: Outcome
     ) -> None:
         """Queue one message of this size, and start to send its batch if the batch is due."""
-        batch = queue.newest
-        if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
-            batch = self._open(queue)
+        batch = self._open(queue, size_bytes)
         batch.keys.append(key)
         batch.values.append(value)
         batch.outcomes.append(outcome)
@@ -296,9 +334,7 @@ class Sender:
             self.add_many(queue, keys[:middle], values[:middle], outcomes[:middle])
             self.add_many(queue, keys[middle:], values[middle:], outcomes[middle:])
             return
-        batch = queue.newest
-        if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
-            batch = self._open(queue)
+        batch = self._open(queue, size_bytes)
         batch.keys += keys
         batch.values += values
         batch.outcomes += outcomes
@@ -306,10 +342,12 @@ class Sender:
         self.appender.buffered_bytes += size_bytes
         self._offer(queue)
 
-    def _open(self, queue: PartitionQueue) -> Batch:
-        batch = Batch(asyncio.get_running_loop().time())
-        queue.batches.append(batch)
-        queue.newest = batch
+    def _open(self, queue: PartitionQueue, size_bytes: int) -> Batch:
+        """Return the last batch of a partition if it has room for so many bytes, or else a new one."""
+        batch = queue.newest
+        if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
+            queue.newest = batch = Batch(asyncio.get_running_loop().time())
+            queue.batches.append(batch)
         return batch
 
     # ------------------------------------------------------------------ waiting
@@ -379,55 +417,41 @@ class Sender:
             # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
             loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
-        self._ready.setdefault(leader, {})[queue] = None
-        self._plan_request(leader)
+        broker = self._brokers.setdefault(leader, BrokerQueue(leader))
+        broker.add(queue)
+        self._plan_request(broker)
 
-    def _plan_request(self, node_id: int) -> None:
-        """Send what will be ready in the next iteration of the loop, unless enough requests are in flight."""
-        if node_id not in self._planned and self._in_flight[node_id] < _MOST_IN_FLIGHT:
-            self._planned.add(node_id)
-            spawn(self._send_ready(node_id), f"produce to broker {node_id}")
+    def _plan_request(self, broker: BrokerQueue) -> None:
+        """If a request is due, send what will be ready in the next iteration of the loop."""
+        if broker.is_due and not broker.is_planned:
+            broker.is_planned = True
+            spawn(self._send_ready(broker), f"produce to broker {broker.node_id}")
 
     def _lingered(self, queue: PartitionQueue) -> None:
         queue.timer = None
         self._offer(queue)
 
-    async def _send_ready(self, node_id: int) -> None:
-        """Send one request after the other to a broker, while it has partitions that are ready."""
-        self._planned.discard(node_id)
-        self._in_flight[node_id] += 1
-        try:
-            while not self._closed and (queues := self._choose(self._ready[node_id])):
-                if self._ready[node_id]:
-                    self._plan_request(node_id)
-                await self._send(node_id, queues)
-        finally:
-            self._in_flight[node_id] -= 1
+    async def _send_ready(self, broker: BrokerQueue) -> None:
+        """Send one request after the other to a broker, while they are due. The last one in flight leaves none due."""
+        broker.is_planned = False
+        while broker.is_due and not self._closed:
+            queues = broker.take(self._config.max_request_bytes)
+            broker.in_flight += 1
+            try:
+                self._plan_request(broker)
+                await self._send(broker, queues)
+            finally:
+                broker.in_flight -= 1
 
-    def _choose(self, ready: dict[PartitionQueue, None]) -> list[PartitionQueue]:
-        """
-        Remove and return the first ready partitions whose batches fit into one request. Include at least one partition.
-        """
-        chosen: list[PartitionQueue] = []
-        room = self._config.max_request_bytes
-        for queue in ready:
-            room -= queue.batches[0].size_bytes
-            if chosen and room < 0:
-                break
-            chosen.append(queue)
-        for queue in chosen:
-            del ready[queue]
-        return chosen
-
-    async def _send(self, node_id: int, queues: list[PartitionQueue]) -> None:
+    async def _send(self, broker: BrokerQueue, queues: list[PartitionQueue]) -> None:
         try:
-            answer = await self._request(node_id, queues)
+            answer = await self._request(broker, queues)
         except KielGroupsError as error:
             for queue in queues:
                 self._failed(queue, error)
         except Exception as error:
             # A bug, or garbage from the broker. The records must not wait for ever.
-            log.exception("producing to broker %d failed in a way that is not expected", node_id)
+            log.exception("producing to broker %d failed in a way that is not expected", broker.node_id)
             for queue in queues:
                 self._failed(queue, KielGroupsError(f"unexpected: {error!r}"))
         else:
@@ -435,26 +459,48 @@ class Sender:
                 self._answered(queues, answer)
 
     async def _request(
-        self, node_id: int, queues: list[PartitionQueue]
+        self, broker: BrokerQueue, queues: list[PartitionQueue]
     ) -> Mapping[TopicPartition, ProducedPartition] | None:
         batches = {queue.topic_partition: queue.batches[0] for queue in queues}
         for batch in batches.values():
             batch.sealed = True
-        compression = self._config.compression
-        if compression is not None and sum(each.size_bytes for each in batches.values()) > _MOST_COMPRESSED_HERE_BYTES:
-            loop = asyncio.get_running_loop()
-            message_sets = await loop.run_in_executor(self._compressors, _encode, batches, compression)
-        else:
-            message_sets = _encode(batches, compression)
+        message_sets = await self._message_sets(batches)
         request = ProduceRequest(self._config.required_acks, self._config.ack_timeout_ms, message_sets)
         # The broker begins with a request when it has answered the one before it, which may wait for replicas, too.
-        waits_ms = self._in_flight[node_id] * self._config.ack_timeout_ms
+        waits_ms = broker.in_flight * self._config.ack_timeout_ms
         timeout_ms = waits_ms + self._cluster.config.request_timeout_ms
-        connection = self._cluster.connection(node_id, "produce")
+        connection = self._cluster.connection(broker.node_id, "produce")
         await connection.wait_open()
+        self._compress_ahead(queues)
         for batch in batches.values():
             batch.unresolved_tries += 1
         return await connection.request(request, timeout_ms)
+
+    async def _message_sets(self, batches: Mapping[TopicPartition, Batch]) -> dict[TopicPartition, bytes]:
+        """Encode batches. Compress many bytes on another thread, unless that has begun already."""
+        ahead = {tp: batch.compressing for tp, batch in batches.items() if batch.compressing is not None}
+        rest = {tp: batch for tp, batch in batches.items() if tp not in ahead}
+        if self._config.compression is None or _size_bytes(rest) <= _MOST_COMPRESSED_HERE_BYTES:
+            found = _encode(rest, self._config.compression)
+        else:
+            found = await self._compress(rest)
+        return found | {tp: (await sets)[tp] for tp, sets in ahead.items()}
+
+    def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
+
+    def _compress_ahead(self, queues: Sequence[PartitionQueue]) -> None:
+        """Compress the batches behind these partitions' first ones, if complete, while the first ones are in flight."""
+        if self._config.compression is None or self._closed:
+            return
+        # No record is added to a batch that has another one behind it.
+        behind = {queue.topic_partition: queue.batches[1] for queue in queues if len(queue.batches) > 2}
+        behind = {tp: batch for tp, batch in behind.items() if batch.compressing is None}
+        if _size_bytes(behind) > _MOST_COMPRESSED_HERE_BYTES:
+            sets = self._compress(behind)
+            for batch in behind.values():
+                batch.compressing = sets
 
     # ------------------------------------------------------------------ outcomes
 
@@ -579,6 +625,10 @@ class Sender:
         self.appender.buffered_bytes -= batch.size_bytes
         self.wake()
         self._offer(queue)
+
+
+def _size_bytes(batches: Mapping[TopicPartition, Batch]) -> int:
+    return sum(batch.size_bytes for batch in batches.values())
 
 
 def _encode(batches: Mapping[TopicPartition, Batch], compression: str | None) -> dict[TopicPartition, bytes]:

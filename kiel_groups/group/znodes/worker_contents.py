@@ -459,17 +459,18 @@ class WorkerInfo:
     @classmethod
     def parse(cls, data: bytes, path: str) -> WorkerInfo:
         """
-        Return what readers need about a worker: its URL, its token's digest, and what coordinates its group.
+        Return what readers need about a worker: its URL, host, token's digest, and what coordinates its group.
 
         Raises:
-            ProtocolError: The znode has no URL, or a digest or coordination that is not a text.
+            ProtocolError: The znode has no URL, or a host, digest or coordination that is not a text.
         """
         fields = parse_object(data, path)
-        digest, coordination = (
+        host, digest, coordination = (
             None if fields.get(name) is None else typed_field(fields, name, str, path)
-            for name in ("token_digest", "coordination")
+            for name in ("host", "token_digest", "coordination")
         )
-        return cls(url=typed_field(fields, "url", str, path), token_digest=digest, coordination=coordination)
+        url = typed_field(fields, "url", str, path)
+        return cls(url=url, host=host or "", token_digest=digest, coordination=coordination)
 
 
 def workers_by_token(workers: Iterable[WorkerInfo]) -> list[list[str]]:

@@ -26,7 +26,6 @@ from kiel_groups.members.brokers.renewed_topics import RenewedTopics
 from kiel_groups.members.brokers.request_failures import reported
 from kiel_groups.members.brokers.start_positions import StartPositions
 from kiel_groups.members.offsets.owned_offsets import OwnedOffsets
-from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.members.topic_matcher import RETRY_S
 from kiel_groups.model import TopicPartition
@@ -120,11 +119,9 @@ class ConsumerMember:
         self._owned = OwnedOffsets(group.group, handler, self._tracker, metrics, self._offsets, self._owner_words)
         self._starts = ChosenStarts(group.group, self._offsets, context.timing.find_timeout_ms / 1000)
         self._renewed = RenewedTopics(group.group, handler, self._tracker, self._tasks, metrics, topics, self._offsets)
-        renews = self._renewed.unless_recreated
-        restarts = RecreatedTopics(
-            group.group, handler, self._tracker, self._tasks, metrics, renews, self._offsets, self._owned.writing
+        self._renewed.on_recreated = lambda topic, number: self._tasks.start(
+            self._owned.restart(topic, number, self._renewed.unless_recreated)
         )
-        self._renewed.on_recreated = restarts.restart
         starts = StartPositions(group, handler, self._offsets, metrics, topics)
         self._hooks.attach(starts, self._starts, self._owned, self._renewed)
         self._loop = home_loop()

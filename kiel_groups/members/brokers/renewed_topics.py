@@ -56,7 +56,7 @@ class RenewedTopics:
         self.tracker = tracker
         self.tasks = tasks
         self.metrics = metrics
-        #: Called with a topic and the number of its new incarnation; see ``RecreatedTopics.restart``.
+        #: Called with a topic and the number of its new incarnation; see ``OwnedOffsets.restart``.
         self.on_recreated: Callable[[str, int], None] = lambda topic, number: None
         self._topics = topics
         self._seen = topics.seen
@@ -68,7 +68,7 @@ class RenewedTopics:
         self._seen.changed = self.announce
         self._seen.doubted = self._doubt
 
-    # ------------------------------------------------------------------ what RecreatedTopics needs
+    # ------------------------------------------------------------------ what OwnedOffsets.restart needs
 
     def announce(self, topic: str) -> None:
         """If partitions were opened in an earlier log of the topic, log a warning, and call ``on_recreated``."""

@@ -7,14 +7,15 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, NoReturn, Protocol
 
-from kiel_groups.errors import CommitFailedError, ConfigError, KielGroupsError, ProtocolError
+from kiel_groups.backoff import Backoff
+from kiel_groups.errors import CommitFailedError, ConfigError, CoordinationError, KielGroupsError, ProtocolError
 from kiel_groups.group.offset_tracker import OffsetTracker
 from kiel_groups.group.partition_offsets import Commit, Finding, PendingReset, Refusal, StartPosition, StoredOffset
 from kiel_groups.group.znodes.contents import parse_owner
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.wording import some
+from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import Renew
 from kiel_groups.zookeeper.tasks import MemberContext
 
@@ -127,6 +128,10 @@ class OwnOffsetStore(OffsetStore, Protocol):
 _OUTDATED = "its topic was created again, so the offset may be of the old log; commit records of the new one"
 
 
+#: The first and the longest pause before brokers are asked again for log starts that they did not know, in seconds.
+_FIRST_RESTART_PAUSE_S, _LONGEST_RESTART_PAUSE_S = 0.5, 5.0
+
+
 class Attempt(NamedTuple):
     """
     The outcome of an attempt to store offsets.
@@ -144,7 +149,8 @@ class Attempt(NamedTuple):
 
 class OwnedOffsets:
     """
-    Stores the offsets of a member's partitions in the store of its group, and adopts offsets of other writers.
+    Stores the offsets of a member's partitions in the store of its group, adopts offsets of other writers, and restarts
+    partitions in new logs.
 
     Another writer is an operator, or the partition's next owner. ``OffsetTracker`` decides which offsets this object
     stores and adopts.
@@ -154,9 +160,9 @@ class OwnedOffsets:
         handler: Resumes delivery at an adopted offset.
         tracker: The offsets of the member's partitions.
         metrics: Counts the stored and the adopted offsets.
-        store: The store of the group.
+        store: The store of the group, in which the member stores the positions that resets and new logs give.
         owner_of: Returns the phrase with the owner of a partition that this member does not own, for errors.
-        own: Stores the positions that resets chose, if ``store`` leaves its writes to brokers.
+        commits: Stores commits in place of ``store``, if brokers do that.
     """
 
     def __init__(
@@ -165,16 +171,16 @@ class OwnedOffsets:
         handler: PartitionHandler,
         tracker: OffsetTracker,
         metrics: Metrics,
-        store: OffsetStore,
+        store: OwnOffsetStore,
         owner_of: Callable[[TopicPartition], Awaitable[str]],
-        own: OwnOffsetStore | None = None,
+        commits: OffsetStore | None = None,
     ) -> None:
         self._group = group
         self._handler = handler
         self._tracker = tracker
         self._metrics = metrics
-        self._store = store
-        self._own_store = own or store
+        self._store = commits or store
+        self._own_store = store
         self._owner_of = owner_of
         #: Held by commits and releases. Two concurrent writes of an offset expect the same version, so one would fail.
         self.writing = asyncio.Lock()
@@ -330,6 +336,84 @@ class OwnedOffsets:
             )
             self._handler.offset_changed(partition, found.offset)
         return finding
+
+    # ------------------------------------------------------------------ new logs of topics that were created again
+
+    async def restart(self, topic: str, created: int, unless_recreated: Callable[[str], Renew[object]]) -> None:
+        """
+        Restart the outdated partitions of a recreated topic at the beginning of its new log.
+
+        Restart partitions that are being revoked, too. Until brokers return the start of a partition's new log, the
+        member commits no offset of the partition.
+
+        Args:
+            topic: The topic's name.
+            created: Identifies the new incarnation. Partitions whose claims were opened in the new incarnation's log
+                are not restarted.
+            unless_recreated: Returns a ``renew`` function that drops all writes once the topic was created again.
+        """
+        backoff = Backoff(_FIRST_RESTART_PAUSE_S, _LONGEST_RESTART_PAUSE_S)
+        while outdated := self._tracker.to_restart(topic, created):
+            reason = "brokers did not return the start of every log"
+            try:
+                if failures := await self._restart_known(topic, created, outdated, unless_recreated(topic)):
+                    reason = str(failures[min(failures)])
+            except CoordinationError:
+                raise
+            except KielGroupsError as error:
+                reason = str(error)
+            if left := self._tracker.to_restart(topic, created):
+                pause_s = backoff.next_s()
+                self._metrics.count("recreated_topic_resets_delayed", len(left))
+                log.warning(
+                    "group %s: topic %s was created again, and %s cannot be reset to its new log yet: %s; trying again"
+                    " in %.1f s",
+                    self._group,
+                    topic,
+                    counted(left, "partition"),
+                    reason,
+                    pause_s,
+                )
+                await asyncio.sleep(pause_s)
+
+    async def _restart_known(
+        self, topic: str, created: int, outdated: Collection[TopicPartition], renew: Renew[object]
+    ) -> Mapping[TopicPartition, KielGroupsError]:
+        """
+        Restart the partitions for which brokers return the start of the new log.
+
+        An offset that an operator has already set in the new log is adopted. Unreadable data is overwritten.
+
+        Returns:
+            The reason for each partition whose log start is not known.
+        """
+        # The look-up runs outside the lock: brokers may take long, and the member's other partitions must be committed
+        # meanwhile.
+        earliest, failures = await self._handler.log_offsets(outdated, "earliest")
+        async with self.writing:
+            # Some partitions may have been released meanwhile, or the topic created once more.
+            still = sorted(self._tracker.to_restart(topic, created) & earliest.keys())
+            states = {partition: state for partition in still if (state := self._tracker.of(partition))}
+
+            def is_known(partition: TopicPartition, found: StoredOffset) -> bool:
+                return states[partition].knows(found)
+
+            current = await self._own_store.store_starts(topic, {p: earliest[p] for p in states}, is_known, renew)
+            for partition, found in current.items():
+                if found.offset is not None and self._tracker.of(partition) is states[partition]:
+                    self._tracker.restart(partition, found.offset, found.version, created)
+                    self._handler.offset_changed(partition, found.offset)
+                    self._warn_if_set(partition, earliest[partition], found.offset)
+        return failures
+
+    def _warn_if_set(self, partition: TopicPartition, earliest: int, offset: int) -> None:
+        if offset != earliest:
+            log.warning(
+                "group %s: another writer set the offset of %s to %d in the new log of its topic; continuing there",
+                self._group,
+                partition,
+                offset,
+            )
 
     # ------------------------------------------------------------------ offsets that the application chose
 

@@ -1,5 +1,5 @@
 """
-Detect that a topic was deleted and created again, and restart its partitions in the new logs.
+Detect that a topic was deleted and created again.
 
 An incarnation of a topic is the topic from one creation to the next deletion. The topic's creation zxid identifies the
 incarnation.
@@ -9,19 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 
-from kiel_groups.backoff import Backoff
-from kiel_groups.errors import CoordinationError, KielGroupsError, SessionLostError
+from kiel_groups.errors import SessionLostError
 from kiel_groups.group.offset_tracker import OffsetTracker
-from kiel_groups.group.partition_offsets import StoredOffset
 from kiel_groups.group.znodes.layout import TOPICS, topic_path
-from kiel_groups.members.offsets.owned_offsets import OwnOffsetStore
-from kiel_groups.members.partition_handler import PartitionHandler
-from kiel_groups.metrics import Metrics
-from kiel_groups.model import TopicPartition
-from kiel_groups.wording import counted
 from kiel_groups.zookeeper.fenced_writes import Renew
 from kiel_groups.zookeeper.session import Session
 from kiel_groups.zookeeper.tasks import TaskSet
@@ -127,124 +120,3 @@ class TopicIncarnations:
         self._created[topic] = seen = (before or 0) if node is None else node.czxid
         if before is not None and seen != before:
             self.announce(topic)
-
-
-#: The first and the longest pause before brokers are asked again for log starts that they did not know, in seconds.
-FIRST_RESTART_PAUSE_S = 0.5
-LONGEST_RESTART_PAUSE_S = 5.0
-
-
-class RecreatedTopics:
-    """
-    Restarts the partitions of one member in new logs. On ZooKeeper, the object belongs to one session.
-
-    Args:
-        group: The group's name.
-        handler: Looks up where logs start, and continues there.
-        tracker: The offsets of the member's partitions.
-        tasks: Runs the restarts.
-        metrics: Counts restarts that are delayed.
-        unless_recreated: Returns a ``renew`` function that drops all writes once the topic was created again.
-        store: Stores the start offsets.
-        writing: The lock that is held by all writes of offsets.
-    """
-
-    def __init__(
-        self,
-        group: str,
-        handler: PartitionHandler,
-        tracker: OffsetTracker,
-        tasks: TaskSet,
-        metrics: Metrics,
-        unless_recreated: Callable[[str], Renew[object]],
-        store: OwnOffsetStore,
-        writing: asyncio.Lock,
-    ) -> None:
-        self._group = group
-        self._handler = handler
-        self._tracker = tracker
-        self._tasks = tasks
-        self._metrics = metrics
-        self._unless_recreated = unless_recreated
-        self._store = store
-        self._writing = writing
-
-    def restart(self, topic: str, created: int) -> None:
-        """Restart the partitions of a recreated topic, in the background."""
-        self._tasks.start(self._restart(topic, created))
-
-    async def _restart(self, topic: str, created: int) -> None:
-        """
-        Restart the outdated partitions of a recreated topic at the beginning of its new log.
-
-        Restart partitions that are being revoked, too. Until brokers return the start of a partition's new log, the
-        member commits no offset of the partition.
-
-        Args:
-            topic: The topic's name.
-            created: Identifies the new incarnation. Partitions whose claims were opened in the new incarnation's log
-                are not restarted.
-        """
-        backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
-        while outdated := self._tracker.to_restart(topic, created):
-            reason = "brokers did not return the start of every log"
-            try:
-                if failures := await self._restart_known(topic, created, outdated):
-                    reason = str(failures[min(failures)])
-            except CoordinationError:
-                raise
-            except KielGroupsError as error:
-                reason = str(error)
-            if left := self._tracker.to_restart(topic, created):
-                pause_s = backoff.next_s()
-                self._metrics.count("recreated_topic_resets_delayed", len(left))
-                log.warning(
-                    "group %s: topic %s was created again, and %s cannot be reset to its new log yet: %s; trying again"
-                    " in %.1f s",
-                    self._group,
-                    topic,
-                    counted(left, "partition"),
-                    reason,
-                    pause_s,
-                )
-                await asyncio.sleep(pause_s)
-
-    async def _restart_known(
-        self, topic: str, created: int, outdated: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, KielGroupsError]:
-        """
-        Restart the partitions for which brokers return the start of the new log.
-
-        An offset that an operator has already set in the new log is adopted. Unreadable data is overwritten.
-
-        Returns:
-            The reason for each partition whose log start is not known.
-        """
-        renew = self._unless_recreated(topic)
-        # The look-up runs outside the lock: brokers may take long, and the member's other partitions must be committed
-        # meanwhile.
-        earliest, failures = await self._handler.log_offsets(outdated, "earliest")
-        async with self._writing:
-            # Some partitions may have been released meanwhile, or the topic created once more.
-            still = sorted(self._tracker.to_restart(topic, created) & earliest.keys())
-            states = {partition: state for partition in still if (state := self._tracker.of(partition))}
-
-            def is_known(partition: TopicPartition, found: StoredOffset) -> bool:
-                return states[partition].knows(found)
-
-            current = await self._store.store_starts(topic, {p: earliest[p] for p in states}, is_known, renew)
-            for partition, found in current.items():
-                if found.offset is not None and self._tracker.of(partition) is states[partition]:
-                    self._tracker.restart(partition, found.offset, found.version, created)
-                    self._handler.offset_changed(partition, found.offset)
-                    self._warn_if_set(partition, earliest[partition], found.offset)
-        return failures
-
-    def _warn_if_set(self, partition: TopicPartition, earliest: int, offset: int) -> None:
-        if offset != earliest:
-            log.warning(
-                "group %s: another writer set the offset of %s to %d in the new log of its topic; continuing there",
-                self._group,
-                partition,
-                offset,
-            )

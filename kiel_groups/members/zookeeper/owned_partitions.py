@@ -20,7 +20,7 @@ from kiel_groups.members.offsets.claim_opening import ClaimOpener
 from kiel_groups.members.offsets.kafka_store import KafkaClaimOpener, KafkaStore
 from kiel_groups.members.offsets.offset_orders import OffsetOrders
 from kiel_groups.members.offsets.owned_offsets import OffsetStore, OwnedOffsets, OwnOffsetStore, Starts, owner_words
-from kiel_groups.members.offsets.topic_incarnations import RecreatedTopics, TopicIncarnations
+from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import BrokerCommits, OffsetZnodes
 from kiel_groups.members.zookeeper.owner_znodes import OwnerZnodes, PartitionLeaders
 from kiel_groups.metrics import Metrics
@@ -219,11 +219,10 @@ class MemberOffsets:
         self.store: OffsetStore = own
         if tracker.rules.through_brokers:
             self.store = BrokerCommits(context, znodes, writer, self.limit)
-        self.owned = OwnedOffsets(group, handler, tracker, metrics, self.store, partial(owner_words, context), own)
-        restarts = RecreatedTopics(
-            group, handler, tracker, context.tasks, metrics, topics.unless_recreated, own, self.owned.writing
+        self.owned = OwnedOffsets(group, handler, tracker, metrics, own, partial(owner_words, context), self.store)
+        topics.on_recreated = lambda topic, created: context.tasks.start(
+            self.owned.restart(topic, created, topics.unless_recreated)
         )
-        topics.on_recreated = restarts.restart
 
 
 class OwnedPartitions:

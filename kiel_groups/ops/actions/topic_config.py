@@ -8,15 +8,16 @@ is only planned.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError
 from kiel_groups.group.znodes.contents import encode_object, parse_broker_version, parse_object, typed_field
 from kiel_groups.group.znodes.transactions import Create, Put
 from kiel_groups.ops.actions.topics import CONFIG_CHANGES, check_followed, check_present
@@ -33,6 +34,9 @@ from kiel_groups.wire.topic_requests import (
     IncrementalAlterConfigsRequest,
 )
 from kiel_groups.wording import some
+
+#: How long brokers may take until they show a change that they have made, and the pause between two looks, in seconds.
+_SHOWN_S, _POLL_S = 10.0, 0.05
 
 #: The sources of settings, as users read them, by their numbers in the protocol.
 _SOURCES = {OF_TOPIC: "topic", 2: "broker", 3: "brokers", 4: "server.properties", 5: "default"}
@@ -223,11 +227,7 @@ async def plan_by_brokers(
     (found,) = await session.ask_any(request)
     if found.error is not NO_ERROR:
         raise found.error.exception(f"topic {topic!r}: {found.text or 'its settings cannot be read'}")
-    settings = {
-        name: TopicSetting(each.value, _SOURCES.get(each.source, f"source {each.source}"))
-        for name, each in found.settings.items()
-    }
-    change = TopicConfigChange(topic, settings, values, unset)
+    change = TopicConfigChange(topic, _settings_of(found), values, unset)
     change.check()
     if values or unset:
         await _send(session, change, validate_only=True)
@@ -236,7 +236,10 @@ async def plan_by_brokers(
 
 async def apply_by_brokers(session: BrokerSession, change: TopicConfigChange) -> None:
     """
-    Send the change to a broker.
+    Send the change to a broker, and wait until every live broker shows it, so that the next command does.
+
+    In KRaft mode, a broker answers when the controller has stored the change, and shows it a little later. It is no
+    error if a broker does not show the change after 10 s, or cannot be asked: the change is made.
 
     Before Kafka 2.3, brokers replace all settings of the topic. Then a change that another client has made since the
     settings were read is lost.
@@ -246,6 +249,23 @@ async def apply_by_brokers(session: BrokerSession, change: TopicConfigChange) ->
         KielGroupsError: No broker answers.
     """
     await _send(session, change, validate_only=False)
+    clock, request = asyncio.get_running_loop().time, DescribeConfigsRequest(change.topic)
+    until_s = clock() + _SHOWN_S
+    for node_id in session.brokers:
+        with suppress(KielGroupsError):
+            while clock() < until_s:
+                (found,) = await session.ask(node_id, request)
+                # Brokers may write a value in another way than it was given.
+                if found.error is not NO_ERROR or replace(change, settings=_settings_of(found)).before != change.before:
+                    break
+                await asyncio.sleep(_POLL_S)
+
+
+def _settings_of(answer: ConfigAnswer) -> dict[str, TopicSetting]:
+    return {
+        name: TopicSetting(each.value, _SOURCES.get(each.source, f"source {each.source}"))
+        for name, each in answer.settings.items()
+    }
 
 
 async def _send(session: BrokerSession, change: TopicConfigChange, *, validate_only: bool) -> None:

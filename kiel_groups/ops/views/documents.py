@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from kiel_groups.group.znodes.contents import named_fields
 from kiel_groups.group.znodes.group_settings import HistoryEntry
 from kiel_groups.group.znodes.round_contents import RoundState
 from kiel_groups.model import TopicPartition
@@ -58,7 +59,7 @@ def group_document(
     wrong = [finding_document(finding) for finding in findings]
     if view.coordinator is not None:
         return _coordinated(view, view.coordinator, lag, wrong)
-    group_state, settings = view.group_state, view.settings
+    group_state = view.group_state
     return {
         "group": view.group,
         "type": view.protocol_type,
@@ -78,9 +79,7 @@ def group_document(
             "created_at": group_state.created_at_ms,
         },
         "round": _round(view.round),
-        "settings": None
-        if settings is None
-        else {"store": settings.store, "mode": settings.mode, "auto_offset_reset": settings.auto_offset_reset},
+        "settings": None if view.settings is None else named_fields(view.settings),
         "follows": _dynamic_config(view),
         "weights": view.weights,
         "brokers": view.brokers,
@@ -115,16 +114,7 @@ def _coordinated(
 
 
 def _generation(entry: HistoryEntry) -> dict[str, Any]:
-    return {
-        "generation": entry.generation,
-        "cause": entry.cause,
-        "leader": entry.leader,
-        "moved": entry.moved,
-        "members": entry.members,
-        "partitions": entry.partitions,
-        "took_ms": entry.took_ms,
-        "created_at": entry.created_at_ms,
-    }
+    return named_fields(entry, created_at_ms="created_at")
 
 
 def history_document(group: str, entries: Iterable[HistoryEntry]) -> dict[str, Any]:
@@ -204,14 +194,8 @@ def _unknown_lags(partitions: Iterable[PartitionView]) -> int:
 
 def finding_document(finding: Finding) -> dict[str, Any]:
     """Return the document of a problem of a group or of its cluster."""
-    return {
-        "kind": finding.kind,
-        "text": finding.text,
-        "remedy": finding.remedy,
-        "passing": finding.passing,
-        "partitions": [str(partition) for partition in finding.partitions],
-        "members": list(finding.members),
-    }
+    partitions = [str(partition) for partition in finding.partitions]
+    return {**named_fields(finding), "partitions": partitions, "members": list(finding.members)}
 
 
 def _member(member: MemberView) -> dict[str, Any]:

@@ -254,13 +254,6 @@ def run_settings(
     return RunSettings(settings, texts, resolved.secrets, _secrets(resolved, definition))
 
 
-def task_settings(
-    connector_class: type[Connector], connector_config: Mapping[str, str], task_config: Mapping[str, str]
-) -> Settings:
-    """Return the typed settings of a task without references; see ``run_settings``."""
-    return run_settings(connector_class, connector_config, task_config).settings
-
-
 def validation_report(
     connector_class: type[Connector],
     config: Mapping[str, str | None],

@@ -177,7 +177,7 @@ class SourceTaskRunner(Runner):
                 # The error of the task is more important.
                 log.warning(
                     "task %s: its last source offsets (of %s) are not stored, so its last records will be delivered"
-                    " again: %s",
+                    " again unless it keeps positions of its own: %s",
                     self.context.work,
                     counted(self._unstored, "source partition"),
                     error,

@@ -16,6 +16,7 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import BrokerError, BufferFullError, ClosedError, ConfigError
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Request
 from tests.helpers.producers import T0, T1, producing, stored
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -201,6 +202,30 @@ async def test_large_batches_are_compressed_on_another_thread(
         assert (await second).offset == 2_000
         assert broker.count(PRODUCE) == 1
         assert [thread is threading.main_thread() for thread in threads] == [False]
+
+
+async def test_the_next_batch_is_compressed_while_one_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch is compressed once, and the batches of a partition keep their order."""
+    values = [b"%02d" % n + bytes(10_000) for n in range(20)]
+    made: list[bytes] = []
+
+    def encode(batches: Any, compression: Any) -> Any:
+        sets = encode_here(batches, compression)
+        made.extend(sets.values())
+        return sets
+
+    encode_here = sender._encode
+    monkeypatch.setattr(sender, "_encode", encode)
+    async with producing(FakeBroker({"t": 1}), compression="snappy", batch_bytes=41_000) as (broker, producer):
+        broker.gates[PRODUCE] = asyncio.Event()
+        sent = [producer.produce_many("t", values[start : start + 4]) for start in range(0, 20, 4)]
+        await eventually(lambda: len(made) == 2, "the second batch is compressed")
+        assert broker.count(PRODUCE) <= 1
+        broker.gates[PRODUCE].set()
+        assert await asyncio.gather(*sent) == [4] * 5
+        without_offsets = [entry[8:] for _, entry in broker.logs[T0].entries]
+        assert without_offsets == [message_set[8:] for message_set in made]
+        assert len(made) == 5
 
 
 async def test_compression_needs_no_thread_of_the_program() -> None:

@@ -228,6 +228,48 @@ async def test_a_wrong_partition_or_a_failing_partitioner_fails_its_record() -> 
             await producer.produce("t", b"x")
 
 
+async def test_a_partition_that_was_just_added_gets_its_records() -> None:
+    """
+    The topic's partitions are looked up again, once for all records that wait, and these keep their order. So do
+    records of the known partitions.
+    """
+    added = TopicPartition("t", 2)
+    async with producing() as (broker, producer):
+        await producer.produce("t", b"first", partition=0)
+        broker.logs[added] = Log()
+        before = broker.count(METADATA)
+        places = [0, 2, 0, 2, 1, 0]
+        futures = [producer.produce("t", b"0", partition=0)]
+        many = producer.produce_many("t", [b"a", b"b"], partitions=[2, 0])
+        futures += [producer.produce("t", b"%d" % n, partition=places[n]) for n in range(1, 6)]
+        assert (producer.unsent_count, broker.count(METADATA)) == (8, before)
+        assert [(await each).partition for each in futures] == places
+        assert await many == 2
+        assert [value for _, value in stored(broker, added)] == [b"a", b"1", b"3"]
+        assert [value for _, value in stored(broker, T0)] == [b"first", b"0", b"b", b"2", b"5"]
+        assert broker.count(METADATA) == before + 1
+        broker.logs[added._replace(partition=3)] = Log()
+        assert (await producer.produce("t", b"c", partition=3)).partition == 3
+
+
+async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups() -> None:
+    """However many there are, one lookup runs at a time, and none within ``backoff_ms`` after it."""
+    async with producing(backoff_ms=200, max_backoff_ms=200) as (broker, producer):
+        await producer.produce("t", b"x", partition=0)
+        loop, before = asyncio.get_running_loop(), broker.count(METADATA)
+        began_s = loop.time()
+        for number in range(300):
+            futures = [producer.produce("t", b"x", partition=2), producer.produce_many("t", [b"x"], partitions=9)]
+            futures.append(producer.produce("t", b"x", partition=-1))
+            for error in await asyncio.gather(*futures, return_exceptions=True):
+                assert isinstance(error, ConfigError)
+            if number % 100 == 0:
+                await producer.produce("t", b"x", partition=0)
+        assert broker.count(METADATA) - before <= 1 + (loop.time() - began_s) / 0.2
+        assert len(stored(broker, T0)) == 4
+        assert producer.buffered_bytes == 0
+
+
 async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
     """
     The partitioner gets the key before its encoding, for example an int. It gets the partitions in ascending order, in

@@ -16,7 +16,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Request
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log, Request
 from tests.helpers.producers import stored
 from tests.helpers.step_variants import on_python_steps
 
@@ -108,7 +108,7 @@ async def run_program(seed: int, share: float) -> None:
         )
         sent: list[Sent] = []
         for number in range(random.randrange(1, 30)):
-            partition = random.choice([0, 1, 2, None])
+            partition = random.choice([0, 1, 2, None, random.randrange(len(brokers[0].logs) + 1)])
             values = [b"%d.%d" % (number, each) for each in range(random.choice([1, 1, 2, 20]))]
             if random.random() < 0.05:
                 values = [value + b" " * 20_000 for value in values]
@@ -126,13 +126,16 @@ async def run_program(seed: int, share: float) -> None:
                 random.choice(sent).future.cancel()
             if random.random() < 0.3:
                 await random.choice([client.drain, client.flush, lambda: asyncio.sleep(0.001)])()
+            if random.random() < 0.1:
+                brokers[0].logs[added := TopicPartition("t", len(brokers[0].logs))] = Log()
+                brokers[0].leaders[added] = random.randrange(2)
         await client.close(random.choice([None, None, 0, 3]))
         check(client, sent, brokers[0])
 
 
 def check(client: Producer, sent: list[Sent], broker: FakeBroker) -> None:
     """Check the outcomes against what the broker has stored."""
-    logs = {tp.partition: [value for _, value in stored(broker, tp)] for tp in PARTITIONS}
+    logs = {tp.partition: [value for _, value in stored(broker, tp)] for tp in broker.logs}
     everything = {value for log in logs.values() for value in log}
     last: defaultdict[int, int] = defaultdict(lambda: -1)
     for values, partition, future in sent:
@@ -155,6 +158,8 @@ def check(client: Producer, sent: list[Sent], broker: FakeBroker) -> None:
     counted = sum(map(client.metrics.counter, ("records_produced", "produce_failures", "produce_unknown")))
     assert counted == sum(len(each.values) for each in sent)
     assert (client.unsent_count, client.buffered_bytes) == (0, 0)
+    for each in client._sender._brokers.values():
+        assert each.ready_bytes == sum(each.ready.values())
 
 
 def without_compiled_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +177,14 @@ async def test_each_record_has_one_true_outcome(share: float, monkeypatch: pytes
     """
     Whatever brokers do, each record gets one outcome, the outcome is true, and stored records keep their order.
 
-    Every other program runs without the compiled code for batches.
+    Every other program runs without the compiled code for batches. In every other pair of programs, few bytes are as
+    good as many for a second request, and for another thread.
     """
     for seed in range(8):
         with monkeypatch.context() as patched:
             if seed % 2:
                 without_compiled_batches(patched)
+            if seed & 2:
+                patched.setattr(sender, "_LEAST_SECOND_BYTES", 100)
+                patched.setattr(sender, "_MOST_COMPRESSED_HERE_BYTES", 100)
             await run_program(seed, share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import socket
 import time
@@ -225,13 +226,17 @@ async def test_the_reset_policy_decides_after_a_position_outside_the_log(policy:
         assert await take_values(consumer, 1) == [expected]
 
 
-async def test_a_position_outside_the_log_is_an_error_with_the_policy_none() -> None:
-    """With the reset policy "none", a position outside of the log is an error with the partition and the offset."""
+async def test_a_position_outside_the_log_is_an_error_with_the_policy_none(caplog: pytest.LogCaptureFixture) -> None:
+    """
+    With the reset policy "none", a position outside of the log is an error with the partition and the offset. The log
+    has no error, because the application may expect this one.
+    """
     async with consuming(b"0", auto_offset_reset="none") as (_, consumer):
         await consumer.subscribe("t", start={T0: 7})
         with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 7 is not in the log") as caught:
             await take_values(consumer, 1)
         assert caught.value.code == 1
+    assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 
 @pytest.mark.parametrize("start", [BEGINNING, END])

@@ -138,7 +138,7 @@ def test_offsets_are_written_once_and_never_moved_back(admin: FakeAdmin) -> None
     ("direction", "note"),
     [
         (FORWARD, "the mirror is 10 behind"),
-        *((each, "reads 10 that were copied back again") for each in (BACK, RETURNING)),
+        *((each, "10 of them were copied back from the target") for each in (BACK, RETURNING)),
     ],
 )
 def test_a_group_beyond_the_position_of_the_mirror(admin: FakeAdmin, direction: str, note: str) -> None:

@@ -190,7 +190,7 @@ class FakeTarget:
 
     def __init__(self, claims: Mapping[str, Claim], partitions: int) -> None:
         self.claims_of_all, self._partitions = claims, partitions
-        self.unclaimed, self.ungrown = dict[str, str](), dict[str, str]()
+        self.unclaimed, self.ungrown, self.lost = dict[str, str](), dict[str, str](), dict[str, str]()
         self.grown: list[str] = []
 
     def create_checkpoints(self, *_: object) -> None: ...
@@ -201,6 +201,12 @@ class FakeTarget:
     def grow(self, topics: Sequence[MirroredTopic]) -> dict[str, str]:
         self.grown += [topic.target for topic in topics]
         return {topic.source: self.ungrown[topic.source] for topic in topics if topic.source in self.ungrown}
+
+    def mirrored(self, _: str) -> Mapping[TopicPartition, object]:
+        return {}
+
+    def lost_topics(self, topics: Sequence[MirroredTopic], _: object) -> Mapping[str, str]:
+        return {topic.source: self.lost[topic.source] for topic in topics if topic.source in self.lost}
 
     def claim(self, *_: object) -> tuple[Mapping[str, Claim], Mapping[str, str]]:
         return self.claims_of_all, self.unclaimed
@@ -215,7 +221,8 @@ class FakeTarget:
 def test_a_topic_that_has_grown_grows_on_the_target() -> None:
     """
     Its new partitions are copied, too. A topic that is copied back, or whose keys are hashed anew, does not grow. If
-    the target refuses, the partitions that it has are copied, and the status says which records wait, for how long.
+    the target refuses, the partitions that it has are copied, and the status says which records wait, for how long. A
+    topic that was created again there does not grow, either.
     """
     claims = {"a": Claim("c", "a", "old:9092"), "b": Claim("c", "b", "old:9092", 0, BACK, (7, 8, 9))}
     target, (connector, context) = FakeTarget(claims, 3), connector_of(lambda _: [])
@@ -233,6 +240,10 @@ def test_a_topic_that_has_grown_grows_on_the_target() -> None:
     connector._watch()
     assert context.reconfigurations == 1
 
+    target.lost["a"] = "the target's partition a:0 had 9 records, and ends at 0 now"
+    assert json.loads(planned(connector, target, 4)[PARTITIONS_KEY]) == []
+    assert (target.grown, context.problems[-1]) == (["a", "a"], target.lost["a"])
+
     vars(connector).update(_settings={**connector._settings, "target.partitions": "3"})
     planned(connector, target, 4)
     assert target.grown == ["a", "a"]
@@ -249,9 +260,9 @@ def test_a_topic_with_a_problem_keeps_no_other_topic_from_being_copied(caplog: p
     for _ in range(2):
         config = planned(connector, target, 3, {"x": "topics: the source has no topic 'x'"})
         assert json.loads(config[PARTITIONS_KEY]) == [["a", number] for number in range(3)]
-    assert context.problems[-1] == f"topics: the source has no topic 'x'; {target.unclaimed['b']}"
+    assert context.problems[-1] == f"the source has no topic 'x'; {target.unclaimed['b']}"
     assert [record.message for record in caplog.records] == [
-        "c: topics: the source has no topic 'x'; other topics are copied",
+        "c: the source has no topic 'x'; other topics are copied",
         f"c: {target.unclaimed['b']}; other topics are copied",
     ]
     target.unclaimed["a"] = "of another mirror"

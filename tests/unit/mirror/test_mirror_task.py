@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import pytest
 
@@ -19,15 +19,14 @@ from kiel_groups.errors import (
 )
 from kiel_groups.metrics import Metrics
 from kiel_groups.mirror import metrics as mirror_metrics
+from kiel_groups.mirror import task as module
+from kiel_groups.mirror import writer as writer_module
 from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.mirror.metrics import OTHERS, MirrorMetrics
 from kiel_groups.mirror.task import MirrorTask, timestamp_of
-from kiel_groups.mirror.values import (
-    Claim,
-    SourceBatch,
-    set_of,
-)
+from kiel_groups.mirror.values import PARTITIONS_KEY, Claim, LostTopicsError, SourceBatch, set_of
 from kiel_groups.model import TopicPartition
+from kiel_groups.workers.plugins.connector_checks import run_settings
 from kiel_groups.workers.plugins.interfaces import SourcePosition
 from tests.helpers.connector_contexts import RecordingTaskContext, typed
 
@@ -96,6 +95,8 @@ class FakeConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.seeks.append((partition, offset))
+
+    def close(self) -> None: ...
 
 
 class FakeCheck:
@@ -319,6 +320,85 @@ def test_a_topic_that_the_source_does_not_know_yet_keeps_no_other_topic_waiting(
     assert context.problems[0] == f"the source does not have all partitions of a: {missing}; trying again"
 
 
+class MadeWriter(FakeWriter):
+    """A writer that a task makes. The topic ``copy.a`` is lost."""
+
+    closed: ClassVar[list[FakeWriter]] = []
+    is_lost_at_start = False
+
+    def __init__(self, *_: object) -> None:
+        super().__init__(positions={TopicPartition("b", 0): 9})
+
+    def check_ends(self, names: Mapping[str, str]) -> None:
+        self._check("copy.a" in names.values() and self.is_lost_at_start)
+
+    def write(self, batches: Sequence[SourceBatch]) -> None:
+        self.written = []
+        self._check("copy.a" in {batch.topic for batch in batches})
+        self.written = list(batches)
+
+    def _check(self, is_lost: bool) -> None:
+        if is_lost:
+            raise LostTopicsError({"copy.a": "it is gone"})
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+@pytest.mark.parametrize("when", ["later", "short as the task starts", "gone as the task starts"])
+def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The task begins again without it, at the positions that it has returned, which the worker may not have stored. A
+    task without another topic waits as well.
+    """
+    context, other, at_start = RecordingTaskContext(), TopicPartition("b", 0), when != "later"
+    first = FakeConsumer(None, None, {other: [FakeColumns(9)]}, {FIRST: [FakeColumns(7)], SECOND: [FakeColumns(7)]})
+    second = FakeConsumer(None, {other: [FakeColumns(10)]})
+    consumers = [second] if at_start else [first, second]
+    claims = {f"copy.{name}": Claim("c", name, "old:9092") for name in "ab"}
+    limits = {"max.message.bytes": "1000", "cleanup.policy": "delete"}
+
+    def settings(names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+        if "copy.a" in names and when.startswith("gone"):
+            raise KielGroupsError("Unknown topic")
+        return dict.fromkeys(names, limits)
+
+    target = SimpleNamespace(
+        claims=lambda: claims,
+        latest_claims=lambda: claims,
+        logs=lambda _: {},
+        partitions=lambda: {"copy.b": 1},
+        settings=settings,
+    )
+    monkeypatch.setattr(module, "target_of", lambda _: target)
+    monkeypatch.setattr(module, "SingleConsumer", lambda *_, **__: consumers.pop(0))
+    monkeypatch.setattr(writer_module, "TargetWriter", MadeWriter)
+    monkeypatch.setattr(MadeWriter, "is_lost_at_start", at_start)
+    monkeypatch.setattr(MadeWriter, "closed", [])
+    config = {**CONFIG, "partition.sets": "2", "target.topic.format": "copy.${topic}"}
+    whole = {"name": "c", "connector.class": "Mirror", **config}
+
+    def started(*partitions: TopicPartition) -> MirrorTask:
+        task = MirrorTask()
+        task.start(
+            context, run_settings(MirrorConnector, whole, whole | {PARTITIONS_KEY: json.dumps(partitions)}).settings
+        )
+        return task
+
+    task, polls = started(FIRST, SECOND, other), list[Any]()
+    while len(polls) < (1 if at_start else 2):
+        polls += [position.source_offset["offset"] for position in task.poll()]
+    assert polls == ([10] if at_start else [9, 10])
+    assert second.subscribed == [("b", {} if at_start else {other: 9}, [0])]
+    shown = "the target does not show copy.a with its partitions" if when.startswith("gone") else "it is gone"
+    assert [problem.partition(" any more")[0] for problem in context.problems] == [shown]
+    assert len(MadeWriter.closed) == (0 if when.startswith("gone") else 2)
+    if at_start:
+        assert started(FIRST).poll() == []
+        assert context.pauses == [module._PAUSE_S]
+    task.stop()
+
+
 @pytest.mark.parametrize(
     ("found", "text"),
     [({FIRST: 6}, "is at offset 6: records would be written again"), ({}, "is missing")],
@@ -329,14 +409,14 @@ def test_checkpoints_behind_the_stored_offset_are_lost(found: Mapping[TopicParti
     context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
     task = task_of(FakeConsumer(), FakeWriter(positions=found), FakeWriter(), context=context)
     with pytest.raises(KielGroupsError, match=f"last checkpoint of a:{FIRST.partition}, which .* 7, {text}"):
-        task._positions(context)
+        task._positions()
     # The process was killed before it has stored the position. Without it, the partition would show a lag.
     task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), FakeWriter(), context=context)
-    assert task._positions(context) == {FIRST: 8}
+    assert task._positions() == {FIRST: 8}
     assert task.poll() == [SourcePosition(FIRST._asdict(), {"offset": 8, "records": 1, "bytes": 0})]
     # The same, before it has stored any position.
     task = task_of(FakeConsumer(), FakeWriter(positions={SECOND: 8, FIRST: 8}), FakeWriter(), context=context)
-    assert task._positions(context) == {FIRST: 8, SECOND: 8}
+    assert task._positions() == {FIRST: 8, SECOND: 8}
     assert task._counts == {FIRST: (1, 0), SECOND: (6, 0)}
 
 
@@ -345,12 +425,12 @@ def test_a_mirror_does_not_continue_on_another_target() -> None:
     context = RecordingTaskContext([(FIRST._asdict(), {"offset": 7})])
     task = task_of(FakeConsumer(), FakeWriter(positions={FIRST: 8}), context=context)
     vars(task).update(_settings={**task._settings, "exactly.once": False})
-    assert task._positions(context) == {FIRST: 7}
+    assert task._positions() == {FIRST: 7}
     vars(task).update(_writers={0: FakeWriter(positions={SECOND: 7})})
     with pytest.raises(
         KielGroupsError, match=f"no checkpoint of {FIRST}, which was mirrored up to offset 7: .* another"
     ):
-        task._positions(context)
+        task._positions()
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kiel_groups.mirror.checkpoints import MirroredPartition
-from kiel_groups.mirror.comparison import WAITING, Records
+from kiel_groups.mirror.comparison import DOUBLED, EXTRA_BACK, MISSING, WAITING, WAITING_BACK, Records
 from kiel_groups.mirror.mirror_verification import MirrorVerification, _Partition
 from kiel_groups.mirror.values import BACK, FORWARD, RETURNING, STOPPED, Claim
 from kiel_groups.model import TopicPartition
@@ -38,11 +39,71 @@ def test_records_that_are_copied_back_are_not_compared(direction: str, source_en
     verification = MirrorVerification("old:9092", target, "m")
     (found,) = verification._partitions(source, {"a": ("copy", claim)})
     assert (found.source_log, found.target_logs) == ((0, source_end), {0: (0, target_end)})
-    assert found.part.startswith("only records before its turn round") is (target_end == 8)
+    assert found.part.startswith("records before its turn round") is (target_end == 8)
     # A partition that is newer than the turn has only records that were written on the target.
     (found,) = verification._partitions(source, {"a": ("copy", claim._replace(starts=(), resumes=(3,)))})
     assert found.target_logs == {0: (0, target_end if target_end == 20 else 0)}
     assert found.part.startswith("only records") is True
+
+
+#: Where records were turned round on the target and on the source.
+TURN = 8, 7
+
+
+@pytest.mark.parametrize(
+    ("target_log", "source_log", "position", "counts"),
+    [
+        ("abcd", "abcd", 12, {}),
+        ("abcd", "acd", 12, {MISSING: 1}),
+        ("abcd", "ab", 10, {WAITING_BACK: 2}),
+        ("abcd", "ab", 12, {MISSING: 2}),
+        ("abcd", "ababcd", 12, {DOUBLED: 2}),
+        ("abcd", "abxcd", 12, {EXTRA_BACK: 1}),
+        ("", "xy", 8, {EXTRA_BACK: 2}),
+        ("abcd", "abx", 10, {EXTRA_BACK: 1, WAITING_BACK: 2}),
+    ],
+    ids=[
+        "all",
+        "one is missing",
+        "the rest waits",
+        "the rest is missing",
+        "after a crash",
+        "another producer",
+        "nothing was copied",
+        "another producer, and the rest waits",
+    ],
+)
+def test_what_was_copied_back_is_compared(
+    target_log: str, source_log: str, position: int, counts: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target had the records first. They are copied at least once, so doubled ones are always explained."""
+
+    def read(log: str, first: int, start: int, end: int) -> Iterator[Records]:
+        if start < end:
+            yield Records(range(start, end), [8 * value.encode() for value in log[start - first : end - first]])
+
+    monkeypatch.setattr(MirrorVerification, "_of_target", lambda _, *place: read(target_log, TURN[0], *place[-2:]))
+    monkeypatch.setattr(MirrorVerification, "_of_source", lambda _, *place: read(source_log, TURN[1], *place[-2:]))
+    partition, copies = TopicPartition("a", 0), [TopicPartition("copy", number) for number in range(2)]
+    logs = {copies[0]: (0, TURN[0] + len(target_log)), copies[1]: (0, 5)}
+    target: Any = SimpleNamespace(logs=lambda _: logs, mirrored=lambda _: {partition: MirroredPartition(TURN[1], ())})
+    target.settings = lambda _: {}
+    source: Any = SimpleNamespace(
+        topics=lambda: {"a"},
+        partitions_for_topic=lambda _: {0},
+        beginning_offsets=lambda _: {partition: 0},
+        end_offsets=lambda _: {partition: TURN[1] + len(source_log)},
+    )
+    claim = Claim("m", "a", "old:9092", direction=BACK, starts=TURN[:1])
+    verification = MirrorVerification("old:9092", target, "m", copied_back=lambda _: position)
+    verification._partitions(source, {"a": ("copy", claim)})
+    found, new = (verification._compare_back(each, source) for each in verification._ways_back)
+    assert (dict(found.counts), found.records) == (counts, (len(source_log), len(target_log)))
+    assert found.compared == ((TURN[1], TURN[1] + len(source_log)), (TURN[0], TURN[0] + len(target_log)))
+    is_wrong = not counts.keys() <= {WAITING_BACK, DOUBLED}
+    assert bool(found.unexplained(is_exactly_once=True)) is is_wrong
+    assert [each.source is None for each in found.differences if each.kind == MISSING] == [True] * (MISSING in counts)
+    assert new.refusal == "the source has no such partition, so the records wait"
 
 
 def test_what_is_not_mirrored_of_a_topic_with_hashed_keys_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

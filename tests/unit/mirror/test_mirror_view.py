@@ -110,6 +110,9 @@ class TurnedTarget:
     def logs(self, topics: Sequence[str]) -> Mapping[TopicPartition, tuple[int, int]]:
         return {TopicPartition(topic, 0): (0, self._ends[topic]) for topic in topics if topic in self._ends}
 
+    def lost_topics(self, *_: object) -> Mapping[str, str]:
+        return {}
+
     def with_records(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
         return {partition for partition, limits in ranges.items() if set(range(*limits)) - self._markers}
 
@@ -128,10 +131,12 @@ def test_the_claims_say_how_much_is_left_to_copy_back(monkeypatch: pytest.Monkey
     claims["d"] = Claim("m", "d", "old:9092", starts=(5,), resumes=(20,))
     target = TurnedTarget(claims, {"a": 12, "b": 12, "c": 8, "f": 12}, {10, 11})
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
-    stored: dict[tuple[str | None, str, int], int] = {("target", name, 0): at for name, at in positions.items()}
+    stored: dict[tuple[str | None, str, int], Any] = {
+        ("target", name, 0): {"offset": at} for name, at in positions.items()
+    } | {(None, "e", 0): {"offset": 9}}
     entry = ConnectorEntry({"topics": "a*,z"})
     group = WorkerGroup({}, ConfigSnapshot(1, {"m": entry}), {}, {}, ())
-    found = with_checkpoints(MirrorView("m", group, tuple(rows), stored | {(None, "e", 0): 9}), {}, timeout_s=1)
+    found = with_checkpoints(MirrorView("m", group, tuple(rows), stored), {}, timeout_s=1)
     assert [(each.is_back, each.position, each.lag) for each in found.partitions] == [
         (True, 9, 3),
         (True, 10, 0),
@@ -147,6 +152,42 @@ def test_the_claims_say_how_much_is_left_to_copy_back(monkeypatch: pytest.Monkey
     ]
 
 
+def test_what_no_task_copies_is_shown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A partition that only the target has of a topic that is copied back counts. Without a process, no status says which
+    topics are lost, and why partitions of the source wait.
+    """
+    claims = {"a": Claim("m", "a", "old:9092", direction="back", starts=(5,)), "b": Claim("m", "b", "old:9092")}
+    target = SimpleNamespace(
+        partitions=lambda _: {CLAIMS_TOPIC: 1, "a": 2, "b": 1},
+        claims=lambda: claims,
+        mirrored=lambda _: {},
+        logs=lambda topics: {TopicPartition(topic, number): (0, 8) for topic in topics for number in range(2)},
+        with_records=set,
+        lost_topics=lambda topics, _: {"a": "it is gone"} if len(topics) == 2 else {},
+    )
+    monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
+    task = TaskId("m", 0)
+    rows = (
+        PartitionProgress(FIRST, "a", task, is_back=True, position=5),
+        PartitionProgress(BACK, "b", task, position=9, start=0, end=9),
+        PartitionProgress(TopicPartition("b", 1), "b", None, start=0, end=4),
+    )
+    for workers in ({}, {"w": b"{}"}):
+        group = replace(group_of({}), workers=workers)
+        found = with_checkpoints(MirrorView("m", group, rows), {}, timeout_s=1)
+        assert [(each.partition, each.lag, each.task) for each in found.partitions] == [
+            (FIRST, 3, task),
+            (SECOND, 8, None),
+            (BACK, 0, task),
+            (TopicPartition("b", 1), 4, None),
+        ]
+        assert found.lag == 15
+        shown = [text.partition(";")[0] for text in found.stopped.values()]
+        waits = ["it is gone", "the target topic b has 1 partition, and b on the source has 2"]
+        assert shown == ([] if workers else waits)
+
+
 def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a killed turn, no task has the topic, so no other line would name it. A new target has no claims."""
     claim = Claim("m", "a", "old:9092", direction=STOPPED)
@@ -157,7 +198,7 @@ def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest
         "copy.d": claim._replace(mirror="other"),
     }
     counts = {CLAIMS_TOPIC: 1}
-    nothing = dict.fromkeys(("mirrored", "logs", "with_records"), lambda _: {})
+    nothing = dict.fromkeys(("mirrored", "logs", "with_records", "lost_topics"), lambda *_: {})
     target = SimpleNamespace(partitions=lambda _: counts, claims=lambda: claims, **nothing)
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
     found = list(mirror_problems(with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1)))

@@ -57,7 +57,7 @@ def view_of(*, exactly_once: bool = True, **stored: int) -> MirrorView:
     entry = ConnectorEntry({"exactly.once": str(exactly_once).lower()})
     group = WorkerGroup({}, ConfigSnapshot(1, {"m": entry}), {}, {}, ())
     places: dict[str, tuple[str | None, str, int]] = {"source": (None, "a", 0), "target": ("target", "copy", 0)}
-    return MirrorView("m", group, stored={places[name]: at for name, at in stored.items()})
+    return MirrorView("m", group, stored={places[name]: {"offset": at} for name, at in stored.items()})
 
 
 @pytest.fixture
@@ -158,8 +158,8 @@ def test_records_of_the_source_that_nothing_copies_are_counted(
     """The copies to the target continue behind records of a producer that still writes to the source."""
     source[0] = 1
     target = FilledTarget(CLAIM._replace(direction=BACK, starts=(9,)), 13, [], *checkpoints)
-    back = {} if copied_back is None else {TopicPartition("copy", 0): copied_back}
-    plan = planned(target, replace(view_of(), copied_back=back), FORWARD)
+    back = {} if copied_back is None else {("target", "copy", 0): copied_back}
+    plan = planned(target, replace(view_of(), stored=back), FORWARD)
     assert plan.others == ({TopicPartition("a", 0): others} if others else {})
     assert (plan.partitions, plan.is_turned) == ([PartitionReversal(7, 0, 7)], False)
 

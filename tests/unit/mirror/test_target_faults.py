@@ -22,8 +22,9 @@ from confluent_kafka import TopicPartition as TargetPartition
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror import target as target_module
 from kiel_groups.mirror import writer as module
+from kiel_groups.mirror.checkpoints import Checkpoint, MirroredPartition
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import MirroredTopic, SourceBatch, WriterSettings
+from kiel_groups.mirror.values import LostTopicsError, MirroredTopic, SourceBatch, TopicLimits, WriterSettings
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
@@ -132,10 +133,13 @@ def test_a_fault_that_passes_is_waited_for(kafka: MockKafka, exactly_once: bool)
         (KafkaError.INVALID_PRODUCER_EPOCH, "has fenced this task: another task uses the transactional id"),
     ],
 )
-def test_a_fault_that_stays_fails_the_task(kafka: MockKafka, exactly_once: bool, code: int, text: str) -> None:
-    """The task does not write the batch again, and leaves out no record."""
+def test_a_fault_that_stays_fails_the_task(
+    kafka: MockKafka, exactly_once: bool, code: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task does not write the batch again, and leaves out no record. The library's own line is not shown."""
     with pytest.raises(KielGroupsError, match=text):
         written(kafka, RecordingTaskContext(), exactly_once=exactly_once, fault=lambda: kafka.refuse(PRODUCE, code))
+    assert "FATAL" not in caplog.text
 
 
 @both_modes
@@ -218,6 +222,69 @@ def test_a_target_topic_that_was_created_again_fails_the_task(kafka: MockKafka) 
         writer.close()
 
 
+@both_modes
+def test_a_deleted_topic_keeps_the_next_writer_from_no_other(kafka: MockKafka, exactly_once: bool) -> None:
+    """The error names it. The next writer of the set ends the transaction, and writes the records of other topics."""
+    number, context = next(NUMBERS), RecordingTaskContext()
+    gone, other = names = [f"gone-{number}", f"other-{number}"]
+    limits = dict.fromkeys(names, TopicLimits())
+    settings = WriterSettings(f"m-{number}", exactly_once, "none", None, False, "", limits)
+    writer = TargetWriter(target_of(kafka), settings, 0, 1_000_000, context)
+    second = TopicPartition("b", 0)
+
+    def batches(at: int) -> list[SourceBatch]:
+        return [batch(gone, at), batch(other, at)._replace(partition=second)]
+
+    try:
+        writer.write(batches(0))
+        kafka.lose(gone)
+        # The library looks at the topic again.
+        kafka.refuse(PRODUCE, *[KafkaError.UNKNOWN_TOPIC_OR_PART] * 500)
+        with pytest.raises(LostTopicsError, match=f"does not show {gone} with its partitions any more") as caught:
+            writer.write(batches(1))
+    finally:
+        writer.close()
+    assert caught.value.problems.keys() == {gone}
+    kafka.accept(PRODUCE)
+    writer = TargetWriter(target_of(kafka), settings, 0, 1_000_000, context)
+    try:
+        assert writer.positions()[second] == 1
+        writer.check_ends({"b": other})
+        writer.write(batches(1)[1:])
+    finally:
+        writer.close()
+    values = [value for _, value in target_of(kafka).read(other, 0)]
+    assert (values[0], values[-1]) == (b"0", b"1")
+    # At least once, the first writer may have stored the record already. The mock does not know transactions that fail.
+    assert len(values) in (2, 3)
+
+
+def test_lost_topics_are_found_and_not_created_again() -> None:
+    """A topic without mirrored records is created, also if an earlier start has claimed it, and was refused."""
+    target, created = TargetCluster({"bootstrap.servers": "new:9092"}), list[str]()
+    records = {"gone": 9, "short": 9, "kept": 9, "empty": 0}
+    mirrored = {
+        TopicPartition(name, 0): MirroredPartition(9, [Checkpoint(0, {0: 0}), Checkpoint(9, {0: count})])
+        for name, count in records.items()
+    }
+    ends = {"short": 8, "kept": 9}
+    vars(target).update(
+        mirrored=lambda _: mirrored,
+        partitions=lambda: dict.fromkeys(ends, 1),
+        logs=lambda _: {TopicPartition(f"copy.{name}", 0): (0, end) for name, end in ends.items()},
+        _create=lambda topics: created.extend(topic.topic for topic in topics) or {},
+    )
+    topics = [MirroredTopic(name, f"copy.{name}", 1, {}) for name in [*records, "new"]]
+    found = target.lost_topics(topics, mirrored)
+    assert {name: text.partition(" any more")[0].partition(":0 had")[0] for name, text in found.items()} == {
+        "gone": "the target does not show copy.gone with its partitions",
+        "short": "the target's partition copy.short",
+    }
+    vars(target).update(partitions=lambda: {"copy.short": 1, "copy.kept": 1})
+    _, refused = target.create("m", topics, 1)
+    assert (created, refused.keys()) == (["copy.empty", "copy.new"], {"gone"})
+
+
 def test_reading_continues_after_errors_that_pass(kafka: MockKafka) -> None:
     """Claims and checkpoints are read when a broker has been slow, restarted, or without its disk."""
     context, codes = RecordingTaskContext(), (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
@@ -237,7 +304,7 @@ def test_a_target_that_does_not_create_a_topic_in_time(kafka: MockKafka, monkeyp
     """The mock cluster has no answer to the request. The connector tries again after such an error."""
     monkeypatch.setattr(target_module, "_ANSWER_S", 0.2)
     with pytest.raises(KielGroupsError, match=r"cannot create copy: .*Timed out"):
-        target_of(kafka).create([MirroredTopic("a", "copy", 3, {})], 1)
+        target_of(kafka).create("m", [MirroredTopic("a", "copy", 3, {})], 1)
 
 
 def test_a_target_that_hangs_is_not_only_taken_for_an_old_one() -> None:
@@ -265,7 +332,7 @@ def test_settings_that_the_library_refuses_are_one_line(
     def open_all() -> None:
         target = TargetCluster({"bootstrap.servers": kafka.servers, **properties})
         TargetWriter(target, WriterSettings("m", False, "none", None, False, ""), 0, 1_000, RecordingTaskContext())
-        target.consumer()
+        target.consumer({})
 
     with pytest.raises(ConfigError, match=f"^target.properties: .*{text}"):
         open_all()
@@ -310,11 +377,11 @@ def test_faults_while_topics_are_created_or_grow(code: int, is_passing: bool, te
     topics = [MirroredTopic("a", "copy", 3, {})]
     if is_passing:
         with pytest.raises(RetriableBrokerError, match=text):
-            target.create(topics, 1)
+            target.create("m", topics, 1)
         with pytest.raises(RetriableBrokerError, match="cannot add partitions to copy"):
             target.grow(topics)
         return
-    counts, refused = target.create(topics, 1)
+    counts, refused = target.create("m", topics, 1)
     assert counts == ({} if text else {"copy": 3})
     assert [problem.startswith(text) for problem in refused.values()] == [True] * bool(text)
     assert target.grow(topics)["a"].startswith("the target refuses to add partitions to copy, as a on the source has 3")
@@ -366,7 +433,7 @@ def test_the_library_prints_no_lines_of_its_own(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its callers report in other words that a connection is refused."""
-    with closing(TargetCluster({"bootstrap.servers": "127.0.0.1:1", **FAST}).consumer()) as consumer:
+    with closing(TargetCluster({"bootstrap.servers": "127.0.0.1:1", **FAST}).consumer({})) as consumer:
         with pytest.raises(KafkaException):
             consumer.list_topics(timeout=0.3)
         consumer.poll(0.1)

@@ -75,7 +75,7 @@ def test_topics_and_progress() -> None:
         ("RUNNING", "the target n has not stored 3 records within 10 s; trying again", "the task waits for the target"),
         (
             "RUNNING",
-            "a:0 of the source was mirrored up to offset 7, and its log is at 0 again: x",
+            "a:0 of the source was mirrored up to offset 7: mirror it by a connector of another name",
             "the task copies other",
         ),
         ("FAILED", "KielGroupsError: the target n refuses to store the record at offset 3 of a:1: x", "raise max.m"),

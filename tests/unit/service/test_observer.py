@@ -14,9 +14,9 @@ from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.views.znodes import view_group
-from kiel_groups.service import observer
+from kiel_groups.service import served_cluster
 from kiel_groups.service.cluster_state import ClusterState
-from kiel_groups.service.observer import Observer
+from kiel_groups.service.served_cluster import Observer
 from tests.helpers.group_snapshots import HEALTHY
 
 pytestmark = pytest.mark.unit
@@ -41,8 +41,8 @@ class Reads:
         self.newest = ClusterState()
         #: What reads of small groups find instead of the known views, if anything.
         self.settled: list[GroupView] = []
-        monkeypatch.setattr(observer, "ZooKeeperGroups", lambda *_, **__: self)
-        monkeypatch.setattr(observer, "_PAUSES", 0)
+        monkeypatch.setattr(served_cluster, "ZooKeeperGroups", lambda *_, **__: self)
+        monkeypatch.setattr(served_cluster, "_PAUSES", 0)
         address = ClusterAddress(ZOOKEEPER, "z:2181", 1.0)
         self.observer = Observer("main", address, 3600, self._publish)
 
@@ -146,7 +146,7 @@ def test_a_load_brings_back_no_older_owners(reads: Reads) -> None:
 
 def test_a_group_that_was_read_in_part_is_read_whole_at_last(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     """That read may have to wait for longer than groups are read again while they rebalance."""
-    monkeypatch.setattr(observer, "_MOST_SETTLING_S", 0.0)
+    monkeypatch.setattr(served_cluster, "_MOST_SETTLING_S", 0.0)
     reads.expect_read("load")
     reads.answers.put(LARGE)
     reads.expect_state(None, is_partial=False)

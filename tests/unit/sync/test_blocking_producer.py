@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kiel_groups.errors import ClosedError, OutcomeUnknownError
+from kiel_groups.errors import ClosedError, ConfigError, OutcomeUnknownError
 from kiel_groups.sync import LoopThread, Producer
-from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault
-from tests.helpers.producers import T0, stored
+from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log
+from tests.helpers.producers import T0, T1, stored
 from tests.helpers.waiting import eventually_blocking
 
 pytestmark = pytest.mark.unit
@@ -85,6 +85,18 @@ def test_an_exit_of_the_partitioner_leaves_no_record_without_an_outcome(broker: 
     assert [outcome(future) for future in futures] == [ClosedError] * 3
     with pytest.raises(ClosedError, match="make another one"):
         producer.produce(topic, b"x")
+    producer.close()
+
+
+def test_a_partition_that_was_just_added_gets_its_records(broker: FakeBroker) -> None:
+    """The topic's partitions are looked up again before a record is refused."""
+    producer = producer_of(broker)
+    broker.logs[T1] = Log()
+    assert producer.produce("t", b"x", partition=1).result(5) == ("t", 1, 0)
+    broker.logs[T1._replace(partition=2)] = Log()
+    assert producer.produce_many("t", [b"y", b"z"], partitions=[2, 1]).result(5) == 2
+    with pytest.raises(ConfigError, match="partition: 3 given; t has 0 to 2"):
+        producer.produce("t", b"x", partition=3).result(5)
     producer.close()
 
 

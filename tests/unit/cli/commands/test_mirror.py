@@ -62,7 +62,7 @@ def mirror(
     """Return a mirror with two partitions in one task. With None, there is no connector."""
     works: list[Work] = [ConnectorId("mirror"), TaskId("mirror", 0)]
     connectors = {} if config is None else {"mirror": ConnectorEntry(config, tasks=({},))}
-    ids = {f"w{number}": b'{"url": "http://h:1"}' for number in range(workers)}
+    ids = {f"w{number}": b'{"url": "http://127.0.0.1:1", "host": "mover"}' for number in range(workers)}
     found = dict.fromkeys(works, RUNNING) | dict(statuses)
     group = WorkerGroup(ids, ConfigSnapshot(1, connectors), dict.fromkeys(works, "w0"), found, ())
     task = TaskId("mirror", 0)
@@ -271,8 +271,8 @@ def test_the_status_of_a_mirror(command: Callable[..., Printed], monkeypatch: py
         ["a:0", "copy.a", "7", "2", "3", "s", "ago", "0"],
         ["b:0", "copy.b", "(back)", "-", "5", "0"],
         ["connector", "or", "task", "state", "worker"],
-        ["mirror", "RUNNING", "h:1"],
-        ["mirror-0", "RUNNING", "h:1"],
+        ["mirror", "RUNNING", "mover", "(127.0.0.1:1)"],
+        ["mirror-0", "RUNNING", "mover", "(127.0.0.1:1)"],
     ]
     assert status == 0
     failed = mirror(statuses={TaskId("mirror", 0): FAILED}, workers=1)

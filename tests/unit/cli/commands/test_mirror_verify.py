@@ -124,6 +124,26 @@ def test_a_report_says_which_part_of_a_turned_topic_is_compared(capsys: pytest.C
     ]
 
 
+def test_a_report_has_the_way_back(capsys: pytest.CaptureFixture[str], fakes: dict[str, str]) -> None:
+    """Records that were copied back twice have an explanation, also if the mirror writes exactly once."""
+    fakes |= {"exactly.once": "true"}
+    FakeVerification.found = [compared(0, 100), compared(0, 40, DOUBLED, is_back=True, part="records since its turn")]
+    assert run([*VERIFY]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "mirror leave-0.8: complete; 100 of 100 records of the source are equal; copied back: 40 of 40",
+        "  orders → copy: 1 partition, 100 equal; no difference",
+        "  orders ← copy: 1 partition, 40 equal; 20 doubled",
+        "    records since its turn: none",
+        "    orders:0 doubled: 20 records, source offsets 5 to 24, target offsets 105 to 124",
+    ]
+    assert run([*VERIFY, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["partitions"]
+    assert [(row["direction"], [each["explained"] for each in row["differences"]]) for row in rows] == [
+        ("forward", []),
+        ("back", [True]),
+    ]
+
+
 def test_a_document_has_all_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     """The document has the sums between checkpoints, and why a partition was not compared."""
     sums = [(RangeSum(0, 99, "aa"), RangeSum(3, 99, "aa"))]

@@ -63,7 +63,7 @@ def test_a_partition_that_leaves_the_mirror_does_not_count() -> None:
 
 def test_a_topic_that_returns_to_the_mirror_is_not_counted_anew() -> None:
     """A topic that was stopped while it was turned has been mirrored before."""
-    stopped = replace(view(0, 0), partitions=(), counts={PARTITION: (1_000, 100_000)})
+    stopped = replace(view(0, 0), partitions=(), stored={(None, *PARTITION): {"records": 1_000, "bytes": 100_000}})
     progress = MirrorProgress(stopped, None)
     assert progress.add(view(1_000, 1_100)) == "100 records, 100/s, 0.0 MB/s, lag 2,900"
 
@@ -79,7 +79,7 @@ def test_the_end_of_a_run() -> None:
     # A topic that was turned round during the run has all its records. One whose task of an earlier run still copies it
     # back, although it was turned forward before this run, has not.
     for stored in (3_999, 4_000):
-        progress.add(replace(view(1_000, None, is_back=True), stored={(None, *PARTITION): stored}))
+        progress.add(replace(view(1_000, None, is_back=True), stored={(None, *PARTITION): {"offset": stored}}))
         assert progress.is_caught_up is (stored == 4_000)
     empty = MirrorProgress(NOTHING, Logs({PARTITION: 0}, {PARTITION: 0}, ""))
     assert (empty.left, empty.is_caught_up) == (0, False)

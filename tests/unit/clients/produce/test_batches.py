@@ -116,7 +116,7 @@ async def test_records_do_not_overtake_those_that_wait_for_the_partitions_of_the
         futures.append(producer.produce("t", b"3", partition=1))
         await asyncio.sleep(0)
         futures += [producer.produce("t", b"4", partition=1), producer.produce("t", b"5", partition=0)]
-        assert (len(producer._unplaced["t"]), producer.unsent_count) == (3, 5)
+        assert (len(list(producer._placement.waiting)), producer.unsent_count) == (3, 5)
         producer._cluster._topics["t"] = known
         broker.gates[PRODUCE].set()
         await asyncio.gather(*futures)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kiel_groups.errors import ConfigError
-from kiel_groups.ops.actions.topic_config import TopicConfigChange, TopicSetting, check_settings
+from kiel_groups.errors import BrokerConnectionError, ConfigError
+from kiel_groups.ops.actions.topic_config import TopicConfigChange, TopicSetting, apply_by_brokers, check_settings
+from kiel_groups.wire.error_codes import NO_ERROR
+from kiel_groups.wire.topic_requests import OF_TOPIC, ConfigAnswer, ConfigEntry, DescribeConfigsRequest
 
 pytestmark = pytest.mark.unit
 
@@ -59,3 +63,34 @@ def test_only_a_setting_of_the_topic_itself_can_be_removed() -> None:
     change = TopicConfigChange("t", {"flush.ms": TopicSetting("7", "default")}, {}, ("flush.ms",))
     with pytest.raises(ConfigError, match=r"topic 't' has no setting flush\.ms of its own; it has none"):
         change.check()
+
+
+class LateBrokers:
+    """Two brokers that have made a change: the first one shows it late, and the second one cannot be asked."""
+
+    brokers = (1, 2)
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def knows(self, _: object) -> bool:
+        return True
+
+    async def ask_any(self, _: object) -> tuple[ConfigAnswer, ...]:
+        self.asked.append("change")
+        return (ConfigAnswer(NO_ERROR, ""),)
+
+    async def ask(self, node_id: int, request: DescribeConfigsRequest) -> tuple[ConfigAnswer, ...]:
+        self.asked.append(node_id)
+        if node_id == 2:
+            raise BrokerConnectionError("cannot connect")
+        value = "1" if self.asked.count(1) < 3 else "2"
+        return (ConfigAnswer(NO_ERROR, "", {"flush.ms": ConfigEntry(value, OF_TOPIC)}),)
+
+
+async def test_a_change_is_made_when_all_brokers_show_it() -> None:
+    """The next command would show, and before Kafka 2.3 store, the former settings."""
+    change = TopicConfigChange("t", {"flush.ms": TopicSetting("1", "topic")}, {"flush.ms": "2"}, ())
+    session: Any = LateBrokers()
+    await apply_by_brokers(session, change)
+    assert session.asked == ["change", 1, 1, 1, 2]

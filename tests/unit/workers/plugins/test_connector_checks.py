@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.errors import ConfigError
 from kiel_groups.model import Record
 from kiel_groups.workers.plugins.config_definition import ConfigDefinition, ConfigKey, one_of
-from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, task_settings, validation_report
+from kiel_groups.workers.plugins.connector_checks import checked_config, named_topics, run_settings, validation_report
 from kiel_groups.workers.plugins.interfaces import SinkConnector, SinkTask
 from kiel_groups.workers.plugins.standard_keys import SINK_KEYS, SOURCE_KEYS, STANDARD_KEYS, definition_of
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
@@ -97,13 +97,13 @@ def test_one_text_is_one_error() -> None:
 
 def test_a_task_has_its_connectors_standard_settings() -> None:
     """A task that returns only its own settings has the standard ones; required settings must be there."""
-    settings = task_settings(SinkWithTaskSettings, GOOD, {"part": "3", "name": "another", "extra": "e"})
+    settings = run_settings(SinkWithTaskSettings, GOOD, {"part": "3", "name": "another", "extra": "e"}).settings
     assert (settings["part"], settings["name"], settings["topics"], settings["extra"]) == (3, "c", ["a", "b"], "e")
     with pytest.raises(ConfigError, match="part: required"):
-        task_settings(SinkWithTaskSettings, GOOD, GOOD)
-    assert task_settings(Sink, GOOD, {"url": "v", "token": "t"})["url"] == "v"
+        _ = run_settings(SinkWithTaskSettings, GOOD, GOOD).settings
+    assert run_settings(Sink, GOOD, {"url": "v", "token": "t"}).settings["url"] == "v"
     with pytest.raises(ConfigError, match="url: required"):
-        task_settings(Sink, GOOD, {})
+        _ = run_settings(Sink, GOOD, {}).settings
 
 
 def test_a_report_has_the_form_of_kafka_connect() -> None:
