@@ -340,6 +340,7 @@ class WorkerRequests:
     # ------------------------------------------------------------------ helpers
 
     async def _made(self, name: str, change: Awaitable[int]) -> None:
+        """Wait for the change of a connector, and record it as ``_written`` does."""
         try:
             offset = await change
         except UnknownConnectorError:
