@@ -194,4 +194,7 @@ async def group_of(cluster: Cluster, name: str, topics: Iterable[str], **setting
     try:
         yield group
     finally:
+        for member in group.open_members:
+            # After a failed assertion, its record may be in flight still, and the close would wait for that.
+            member.go_on.set()
         await asyncio.gather(*(member.stop() for member in group.open_members), return_exceptions=True)

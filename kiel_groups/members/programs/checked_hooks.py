@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from kiel_groups.errors import HookError, KielGroupsError
 from kiel_groups.group.znodes.transactions import LARGEST_BYTES
@@ -31,29 +31,19 @@ _MEMBER_BYTES = 512
 _ADVICE = "store larger data elsewhere, and offer or assign its place"
 
 
-class StoredSizes(Protocol):
-    """Checks that the data of programs is small enough to be stored."""
-
-    def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Return why the protocols with which a member joins are too large, or ""."""
-
-    def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Return why the assignments of a leader, with the metadata of all members, are too large, or ""."""
-
-
 class ZnodeSizes:
     """
-    Checks sizes for ZooKeeper, as ``StoredSizes`` describes: each member's offer and each assignment has its own znode,
+    Checks that ZooKeeper can store the data of programs: each member's offer and each assignment has its own znode,
     with bytes in base64.
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check that the protocols of a join fit in a znode."""
+        """Return why the protocols with which a member joins do not fit in a znode, or ""."""
         size = sum(len(json.dumps(name)) + _in_base64(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in ZooKeeper")
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check that each assignment fits in a znode."""
+        """Return which of a leader's assignments does not fit in a znode, or "". The metadata are stored already."""
         for member_id, assignment in assignments.items():
             if what := _excess(f"the assignment of {member_id} takes", _in_base64(assignment), "in ZooKeeper"):
                 return what
@@ -62,22 +52,26 @@ class ZnodeSizes:
 
 class MessageSizes:
     """
-    Checks sizes for brokers: the coordinator stores a group as one message with all metadata and all assignments.
+    Checks that brokers can store the data of programs: the coordinator stores a group as one message with all metadata
+    and all assignments.
 
     The coordinator accepts any join. If the message is larger than ``message.max.bytes``, the coordinator refuses the
     leader's sync without a reason. So the leader checks the sum first.
     """
 
     def excess_of_offer(self, protocols: Sequence[GroupProtocol]) -> str:
-        """Check that the protocols of a join fit in a message."""
+        """Return why the protocols with which a member joins do not fit in a message, or ""."""
         size = sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
         return _excess(_offer(protocols), size, "in its coordinator's message")
 
     def excess_of_assignments(self, metadata: Mapping[str, bytes], assignments: Mapping[str, bytes]) -> str:
-        """Check that all metadata and all assignments together fit in a message."""
+        """Return why all metadata and all assignments together do not fit in a message, or ""."""
         size = sum(len(data) + _MEMBER_BYTES for data in metadata.values()) + sum(map(len, assignments.values()))
         what = f"the metadata and the assignments of {counted(metadata, 'member')} take"
         return _excess(what, size, "in its coordinator's message")
+
+
+StoredSizes: TypeAlias = ZnodeSizes | MessageSizes
 
 
 def _in_base64(data: bytes) -> int:

@@ -16,7 +16,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kiel_groups.config import HostPort, check_name
 from kiel_groups.errors import ConfigError, CoordinationError, NoBrokersError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import encode_object, parse_leader, parse_object, parse_topic, typed_field
-from kiel_groups.group.znodes.layout import BROKER_IDS
+from kiel_groups.group.znodes.layout import BROKER_IDS, partition_state_path, topic_path
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops import zookeeper_client
 from kiel_groups.ops.zookeeper_client import Client, broker_ids, controller_id, place_of, zookeeper
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_TOPICS = "/brokers/topics"
 CONFIG_CHANGES = "/config/changes"
 #: The znodes by which a deletion is requested, one per topic.
 _DELETIONS = "/admin/delete_topics"
@@ -278,7 +277,7 @@ class ZooKeeperTopics:
                     client.set(path, data)
             try:
                 data = encode_object({"version": 1} | _partitions_field(assignment))
-                client.create(f"{_TOPICS}/{topic}", data, makepath=True)
+                client.create(topic_path(topic), data, makepath=True)
             except NodeExistsError as error:
                 raise existing_topics([topic]) from error
             _await_leaders(client, topic, range(partitions), timeout_s)
@@ -329,7 +328,7 @@ def partitions_of(client: Client, topic: str) -> dict[int, list[int]]:
         ProtocolError: The topic's znode cannot be read.
         UnknownTopicError: The topic does not exist.
     """
-    path = f"{_TOPICS}/{topic}"
+    path = topic_path(topic)
     try:
         data, _ = client.get(path)
     except NoNodeError as error:
@@ -383,7 +382,7 @@ def _await_leaders(client: Client, topic: str, partitions: range, timeout_s: flo
 
 def _have_leaders(client: Client, topic: str, partitions: Sequence[int]) -> Iterator[bool]:
     # Pipelined: one round trip for all partitions.
-    paths = [f"{_TOPICS}/{topic}/partitions/{number}/state" for number in partitions]
+    paths = [partition_state_path(TopicPartition(topic, number)) for number in partitions]
     for path, read in [(path, client.get_async(path)) for path in paths]:
         try:
             yield parse_leader(read.get()[0], path) >= 0
@@ -402,15 +401,15 @@ def _delete(client: Client, topic: str, timeout_s: float) -> None:
     is_withdrawn = False
     deadline = time.monotonic() + timeout_s
     try:
-        while client.exists(f"{_TOPICS}/{topic}") and time.monotonic() <= deadline:
+        while client.exists(topic_path(topic)) and time.monotonic() <= deadline:
             time.sleep(_POLL_S)
     finally:
         # A controller that deletes a topic takes the leaders from its partitions first. It completes that anyway.
-        if is_ours and client.exists(f"{_TOPICS}/{topic}") and all(_have_leaders(client, topic, [*partitions])):
+        if is_ours and client.exists(topic_path(topic)) and all(_have_leaders(client, topic, [*partitions])):
             with suppress(NoNodeError):  # From 0.10 on, a controller that may not delete topics removes it.
                 client.delete(mark)
             is_withdrawn = True
-    if client.exists(f"{_TOPICS}/{topic}"):
+    if client.exists(topic_path(topic)):
         left = f"{mark} still asks for it: delete that znode, or a controller deletes the topic once it may and can"
         raise CoordinationError(
             f"topic {topic!r} is still there {timeout_s:g} s after its deletion was asked for; brokers delete"
@@ -421,7 +420,7 @@ def _delete(client: Client, topic: str, timeout_s: float) -> None:
 
 def _set_assignment(client: Client, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
     """Replace a topic's partitions in its znode, and keep all other fields, such as the topic's id of Kafka 2.8."""
-    path = f"{_TOPICS}/{topic}"
+    path = topic_path(topic)
     while True:
         data, stat = client.get(path)
         try:
@@ -450,8 +449,9 @@ def _read_topic(client: Client, topic: str) -> TopicState:
     replicas = partitions_of(client, topic)
     # Pipelined: one round trip for all reads.
     config = client.get_async(f"/config/topics/{topic}")
-    deletion, created = client.exists_async(f"{_DELETIONS}/{topic}"), client.exists_async(f"{_TOPICS}/{topic}")
-    states = {number: client.get_async(f"{_TOPICS}/{topic}/partitions/{number}/state") for number in sorted(replicas)}
+    deletion, created = client.exists_async(f"{_DELETIONS}/{topic}"), client.exists_async(topic_path(topic))
+    paths = {number: partition_state_path(TopicPartition(topic, number)) for number in sorted(replicas)}
+    states = {number: client.get_async(path) for number, path in paths.items()}
     partitions = []
     for number, read in states.items():
         state = _json_of(read)
