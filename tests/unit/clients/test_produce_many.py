@@ -241,6 +241,19 @@ async def test_compression_needs_no_thread_of_the_program() -> None:
         assert await sending == 100
 
 
+async def test_batches_are_compressed_without_a_thread_if_none_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the batches that are sent, nor those that are compressed ahead, fail at the limit of threads."""
+
+    def start(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(sender.ThreadPoolExecutor, "submit", start)
+    async with producing(FakeBroker({"t": 1}), compression="gzip", batch_bytes=41_000) as (broker, producer):
+        sent = [producer.produce_many("t", [b"%d" % n + bytes(10_000)] * 4) for n in range(4)]
+        assert await asyncio.gather(*sent) == [4] * 4
+        assert broker.count(PRODUCE) == 4
+
+
 async def test_a_call_is_done_after_its_last_record() -> None:
     """Also if its batch is split, and one half is stored before the other one is."""
     async with producing() as (broker, producer):
