@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import pty
@@ -10,12 +11,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Self
 from unittest.mock import patch
-
-import pytest
 
 from kiel_groups.cli import app
 
@@ -47,12 +48,35 @@ def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 
     )
 
 
-def kiel_groups_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a short command of ``kiel-groups`` in this process: most of its time would be the start of another one."""
-    # An option may set a variable of the environment for all parts of the process.
-    with logging_of_a_command(), patch.dict(os.environ):
-        status = app.run(arguments)
-    return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
+def kiel_groups_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """
+    Run ``kiel-groups`` in this process until it ends: most of a short command's time is the start of another process.
+
+    If an event loop runs in this thread, the command gets a thread of its own, where it can run a loop. Commands that
+    handle signals, such as ``consume``, cannot run there. Log records of the whole test process count as those of the
+    command while it runs.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_here(arguments)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_run_here, arguments).result()
+
+
+#: The commands of several threads run in turn, because a process has one standard output, logging and environment.
+_TURN = threading.Lock()
+
+
+def _run_here(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    # Some commands write to the descriptor, which only a file has.
+    with _TURN, TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as err:
+        # An option may set a variable of the environment for all parts of the process.
+        with redirect_stdout(out), redirect_stderr(err), logging_of_a_command(), patch.dict(os.environ):
+            status = app.run(arguments)
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
 
 
 @contextmanager

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+from unittest.mock import patch
 
-from tests.helpers.commands import environment
+from kiel_groups.cli.parameters import cluster_address
+from tests.helpers.commands import kiel_groups_here
 
 __all__ = ["completed"]
-
-#: Runs the command line as ``python -m kiel_groups`` does, with a time limit of completion, in seconds.
-_PROGRAM = """
-import sys
-from kiel_groups.cli import main
-from kiel_groups.cli.parameters import cluster_address
-
-cluster_address._TIMEOUT_S = float(sys.argv.pop())
-main()
-"""
 
 
 def completed(line: str, *, patience_s: float = 20.0, **variables: str) -> list[str]:
@@ -29,13 +20,7 @@ def completed(line: str, *, patience_s: float = 20.0, **variables: str) -> list[
     """
     words = line.split(" ")
     asking = {"_KIEL_GROUPS_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(patience_s)],
-        env=environment() | asking | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert done.stderr == ""
+    with patch.dict(os.environ, asking | variables), patch.object(cluster_address, "_TIMEOUT_S", patience_s):
+        done = kiel_groups_here()
+    assert (done.returncode, done.stderr) == (0, "")
     return [offered.partition(",")[2] for offered in done.stdout.splitlines() if offered]

@@ -376,11 +376,9 @@ async def test_brokers_of_0_8_coordinate_no_groups(cluster_39: Cluster, unique: 
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_give_one_line(
-    arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_give_one_line(arguments: list[str], status: int, message: str) -> None:
     """The line says what is wrong, and may suggest a remedy."""
-    outcome = kiel_groups_here(capsys, *arguments)
+    outcome = kiel_groups_here(*arguments)
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

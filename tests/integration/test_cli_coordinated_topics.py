@@ -11,7 +11,7 @@ import pytest
 from kiel_groups.allocators.assignors import ASSIGNORS
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import produce
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.completion import completed
 from tests.helpers.coordinated_members import member_of
 from tests.helpers.servers import COORDINATING_KAFKAS, played_kafkas
@@ -31,7 +31,7 @@ changing_version = pytest.mark.parametrize("version", CHANGING_KAFKAS, ids=lambd
 
 def topics(cluster: Cluster, *words: str, broker: int = 0) -> tuple[int, str, str]:
     """Run ``kiel-groups topics`` with one broker of a cluster, and return its status, output and errors."""
-    done = kiel_groups("topics", *words, "--coordination=brokers", f"--brokers={cluster.brokers[broker]}")
+    done = kiel_groups_here("topics", *words, "--coordination=brokers", f"--brokers={cluster.brokers[broker]}")
     return done.returncode, done.stdout, done.stderr
 
 

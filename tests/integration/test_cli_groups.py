@@ -330,12 +330,11 @@ def test_mistakes_give_one_line(
     arguments: list[str],
     status: int,
     message: str,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The line says what is wrong, and may suggest a remedy."""
     with chroot(cluster_39, f"/{unique('chroot')}") as empty:
         words = [argument.format(hosts=cluster_39.zk_hosts, empty=empty) for argument in arguments]
-        outcome = kiel_groups_here(capsys, *words)
+        outcome = kiel_groups_here(*words)
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

@@ -38,12 +38,12 @@ Run = Callable[..., tuple[Any, str]]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return a function that runs a command in this process, in an empty folder; its exit status must be ``status``."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str, status: int = 0) -> tuple[Any, str]:
-        done = kiel_groups_here(capsys, "offsets", *words)
+        done = kiel_groups_here("offsets", *words)
         assert done.returncode == status, done
         return json.loads(done.stdout) if done.stdout else None, done.stderr
 

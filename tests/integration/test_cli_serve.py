@@ -350,11 +350,9 @@ async def test_a_foreign_member_that_joins_later_raises_an_alarm(
         (["--zookeeper", "{hosts}", "--webhook-secret-file", "/none"], 2, "/none cannot be read: No such file"),
     ],
 )
-def test_mistakes_give_one_line(
-    cluster_39: Cluster, options: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_give_one_line(cluster_39: Cluster, options: list[str], status: int, message: str) -> None:
     """The line says what is wrong, and may suggest a remedy."""
-    outcome = kiel_groups_here(capsys, "serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
+    outcome = kiel_groups_here("serve", *(option.format(hosts=cluster_39.zk_hosts) for option in options))
     assert (outcome.returncode, outcome.stdout) == (status, "")
     assert message in outcome.stderr
     assert len(outcome.stderr.splitlines()) == 1

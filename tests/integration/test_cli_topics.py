@@ -21,8 +21,8 @@ from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.ops.zookeeper_reader import list_topics
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups
-from tests.helpers.waiting import eventually
+from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
 
@@ -31,15 +31,21 @@ Unique = Callable[[str], str]
 
 def topics(cluster: Cluster, *words: str) -> tuple[int, str, str]:
     """Run ``kiel-groups topics`` on a cluster, and return its status, output and errors."""
-    done = kiel_groups("topics", *words, f"--zookeeper={cluster.zk_hosts}")
+    done = kiel_groups_here("topics", *words, f"--zookeeper={cluster.zk_hosts}")
     return done.returncode, done.stdout, done.stderr
 
 
 def described(cluster: Cluster, topic: str) -> dict[str, Any]:
-    """Return the output of ``describe --json`` for one topic."""
-    status, out, err = topics(cluster, "describe", topic, "--json")
-    assert (status, err) == (0, "")
-    (found,) = json.loads(out)
+    """Return the output of ``describe --json`` for one topic, when the brokers know the leaders that ZooKeeper has."""
+
+    def printed() -> str | None:
+        status, out, err = topics(cluster, "describe", topic, "--json")
+        if "LEADER_NOT_AVAILABLE" in err:
+            return None
+        assert (status, err) == (0, "")
+        return out
+
+    (found,) = json.loads(eventually_blocking(printed, "the brokers know the leaders") or "")
     assert isinstance(found, dict)
     return found
 
@@ -250,7 +256,7 @@ def test_missing_servers_give_one_line(cluster_39: Cluster) -> None:
         (["--zookeeper=no.such.host.invalid"], 1, "the host of ZooKeeper has no address: no.such.host.invalid ("),
         ([], 2, "Missing option '--zookeeper' (env var: 'KIEL_GROUPS_ZOOKEEPER')."),
     ):
-        done = kiel_groups("topics", "list", *given)
+        done = kiel_groups_here("topics", "list", *given)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
         assert message in done.stderr
 
@@ -311,7 +317,7 @@ async def test_the_wait_option_waits_for_brokers(cluster_39: Cluster, unique: Un
     chroot = f"/{unique('late')}"
     hosts = f"{cluster_39.zk_hosts}{chroot}"
     zookeeper_client.create_chroot(hosts)
-    done = kiel_groups("topics", "create", "t", "--wait=0.1", f"--zookeeper={hosts}")
+    done = kiel_groups_here("topics", "create", "t", "--wait=0.1", f"--zookeeper={hosts}")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "no broker is registered" in done.stderr
     waiting = asyncio.create_task(asyncio.to_thread(zookeeper_client.await_brokers, hosts, 2, timeout_s=60))
@@ -370,6 +376,7 @@ async def test_a_broker_without_a_usable_address_fails_no_command_about_others(
     """Registrations without a host, such as those of brokers with encrypted listeners only, and garbage are ignored."""
     topic, chroot = unique("topic"), unique("/chroot")
     await cluster_39.create_topic(topic, 1)
+    described(cluster_39, topic)
     with zookeeper(cluster_39) as client:
         (broker,) = client.get_children("/brokers/ids")
         for path in (
@@ -384,5 +391,5 @@ async def test_a_broker_without_a_usable_address_fails_no_command_about_others(
             client.create(f"{chroot}/brokers/ids/{number}", data)
         client.create(f"{chroot}/brokers/ids/garbage", b"garbage")
     for words in (["topics", "describe", topic], ["lag", "g", "--check"], ["describe", "g"], ["groups", "--lag"]):
-        done = await asyncio.to_thread(kiel_groups, *words, "--zookeeper", f"{cluster_39.zk_hosts}{chroot}\n")
+        done = await asyncio.to_thread(kiel_groups_here, *words, "--zookeeper", f"{cluster_39.zk_hosts}{chroot}\n")
         assert (done.returncode, done.stderr) == (0, ""), done

@@ -145,10 +145,8 @@ async def test_a_group_of_brokers_is_verified(coordinating_cluster: Cluster, uni
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_mistakes_give_one_line(
-    cluster_39: Cluster, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_give_one_line(cluster_39: Cluster, arguments: list[str], message: str) -> None:
     """The line says what was given, and what was expected."""
-    outcome = kiel_groups_here(capsys, *arguments, "--zookeeper", cluster_39.zk_hosts)
+    outcome = kiel_groups_here(*arguments, "--zookeeper", cluster_39.zk_hosts)
     assert (outcome.returncode, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
     assert message in outcome.stderr

@@ -45,9 +45,7 @@ def pair(shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) 
     return Pair(shared_clusters("3.9.5", "0.8.2.2"), shared_clusters(None, "3.9.1"), unique)
 
 
-async def test_a_topic_is_turned_round(
-    pair: Pair, unique: Callable[[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str]) -> None:
     """
     Records that are written on the target after the turn flow to the source, in order, with keys and null values. No
     record that the mirror has written flows back, and none that flowed back is mirrored again. The topic can be turned
@@ -60,7 +58,7 @@ async def test_a_topic_is_turned_round(
     clusters += ("--group", workers)
 
     async def command(*words: str) -> tuple[int, str]:
-        done = await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *words, *clusters)
+        done = await asyncio.to_thread(kiel_groups_here, "mirror", *words, *clusters)
         return done.returncode, done.stdout + done.stderr
 
     async def reverse(*options: str) -> tuple[int, str]:
@@ -68,7 +66,7 @@ async def test_a_topic_is_turned_round(
 
     def lag() -> int | None:
         """Return the lag of the mirror if all of it is copied back, and is known."""
-        document = json.loads(kiel_groups_here(capsys, "mirror", "status", "--json", *clusters).stdout)
+        document = json.loads(kiel_groups_here("mirror", "status", "--json", *clusters).stdout)
         is_back = {each["direction"] for each in document["partitions"]} == {"back"}
         return document["lag"] if is_back else None
 
@@ -90,7 +88,7 @@ async def test_a_topic_is_turned_round(
         target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
         copy = f"copy.{pair.topic}"
         await asyncio.to_thread(target.change_claims, lambda claims: {copy: claims[copy]._replace(direction=STOPPED)})
-        await asyncio.to_thread(offsets_are_moved_once, pair, partial(kiel_groups_here, capsys, "mirror"), clusters)
+        await asyncio.to_thread(offsets_are_moved_once, pair, partial(kiel_groups_here, "mirror"), clusters)
         await pair.fill(50, 60)
         status, text = await reverse("--yes")
         assert (status, "has not copied everything: 10 records of" in text) == (1, True), text
@@ -124,7 +122,7 @@ async def test_a_topic_is_turned_round(
         lags = list[int | None]()
         done = list[subprocess.CompletedProcess[str]]()
         words = ("reverse", pair.topic, "--forward", "--settle", "0", "--yes", *clusters)
-        refused = partial(kiel_groups_here, capsys, "mirror", *words)
+        refused = partial(kiel_groups_here, "mirror", *words)
         await asyncio.to_thread(pair.produce, 90, 95, lambda: (lags.append(lag()), done.append(refused())))
         assert (lags[0] or 0) >= 5 * PARTITIONS
         assert re.search(r"\d+ records of .* are left; .* an open transaction", done[0].stderr), done
@@ -177,9 +175,7 @@ def offsets_are_moved_once(
     assert [moved()[name] for name in ("before", "target", "set", "remark")] == [target + 1, target + 1, False, None]
 
 
-async def test_one_command_mirrors_topics(
-    pair: Pair, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_command_mirrors_topics(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A start ends when it has caught up, and the next one has nothing to do. A start continues exactly where a process
     was killed, and mirrors partitions that the source gets meanwhile. Processes with other settings, and topics that do
@@ -199,7 +195,7 @@ async def test_one_command_mirrors_topics(
         return ended.stdout
 
     async def here(*more: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *more)
+        return await asyncio.to_thread(kiel_groups_here, "mirror", *more)
 
     pattern = r"mirrored 900 records \(.* kB\) of 1 topic in .* s, .* records/s; 0 records behind\n"
     assert re.fullmatch(pattern, await last_line())
@@ -281,7 +277,7 @@ async def test_one_command_mirrors_topics(
         await follow()
 
 
-async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_groups_are_moved_and_the_copies_verified(pair: Pair) -> None:
     """
     The offsets of a group of ours, and of Java's high-level consumer, are moved to the target, where another consumer
     misses no record. A verification explains what was written again, and names what is damaged, missing or foreign.
@@ -309,7 +305,7 @@ async def test_groups_are_moved_and_the_copies_verified(pair: Pair, capsys: pyte
     place = ["--from", pair.source.zk_hosts, "--to", ",".join(pair.target.brokers), "--name", pair.name]
 
     async def command(*words: str) -> tuple[int, str, str]:
-        done = await asyncio.to_thread(kiel_groups_here, capsys, "mirror", *words, *place)
+        done = await asyncio.to_thread(kiel_groups_here, "mirror", *words, *place)
         return done.returncode, done.stdout, done.stderr
 
     await asyncio.to_thread(mirror)

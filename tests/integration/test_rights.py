@@ -343,7 +343,6 @@ def test_commands(
     unique: Unique,
     admin: KazooClient,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
@@ -367,7 +366,7 @@ def test_commands(
     def run(words: str) -> subprocess.CompletedProcess[str]:
         words = words.replace("GROUP", group).replace("TOPIC", topic).replace("N", str(next(number) % 10))
         place = ("--zookeeper", cluster_39.zk_hosts, "--security", str(file))
-        return kiel_groups_here(capsys, *words.split(), *place)
+        return kiel_groups_here(*words.split(), *place)
 
     for words in _WRITES:
         assert run(words).returncode == 0

@@ -22,7 +22,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.weights import plan_weights, read_weights
 from tests.helpers.cluster_data import zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups, kiel_groups_here
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
@@ -143,7 +143,7 @@ async def test_the_commands_set_show_and_remove_weights(cluster_39: Cluster, uni
     at = ("--zookeeper", cluster_39.zk_hosts)
 
     async def run(*arguments: str) -> tuple[int, str, str]:
-        done = await asyncio.to_thread(kiel_groups, "weights", *arguments, *at)
+        done = await asyncio.to_thread(kiel_groups_here, "weights", *arguments, *at)
         return done.returncode, done.stdout, done.stderr
 
     async with group_of(cluster_39, name, [topic], partition_allocator="weighted") as group:
@@ -229,7 +229,7 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
             (("show", name[:-1]), f"group '{name[:-1]}' does not exist in ZooKeeper at {cluster_39.zk_hosts}"),
             (("set", name[:-1], f"{topic}:0=1", "--yes"), f"; did you mean '{name}'?"),
         ):
-            done = await asyncio.to_thread(kiel_groups, "weights", *arguments, *at)
+            done = await asyncio.to_thread(kiel_groups_here, "weights", *arguments, *at)
             assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), (arguments, done)
             assert done.stderr.startswith("error: ")
             assert words in done.stderr
@@ -240,14 +240,14 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
         assert f"found b'{{}}'; 'kiel-groups weights set {name} --file FILE --zookeeper" in done.stderr
         client.set(layout.weights, zlib.compress(b'{"version":1,"weights":{"\\ud800:0":1}}'))
         for words in (("show", name), ("show", name, "--json"), ("set", name, f"{topic}:0=1")):
-            done = kiel_groups("weights", *words, *at)
+            done = kiel_groups_here("weights", *words, *at)
             assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1), (words, done)
             assert "weights: '\\ud800:0' given; expected a partition such as page-views:3; 'kiel-" in done.stderr
         client.ensure_path(GroupLayout(f"{name}-java").ids)
-        done = kiel_groups("weights", "set", f"{name}-java", f"{topic}:0=1", "--yes", *at)
+        done = kiel_groups_here("weights", "set", f"{name}-java", f"{topic}:0=1", "--yes", *at)
         assert "no member of kiel-groups was ever in it" in done.stderr
         # What cannot be read can be replaced, and removed.
-        assert kiel_groups("weights", "remove", name, "--yes", *at).returncode == 0
+        assert kiel_groups_here("weights", "remove", name, "--yes", *at).returncode == 0
         assert client.exists(layout.weights) is None
         client.delete(layout.root, recursive=True)
 

@@ -144,10 +144,8 @@ def kind(request: pytest.FixtureRequest, servers: Servers, tmp_path: Path) -> Ki
 class Run:
     """The processes of one run, with the variables of its kind, and what they print."""
 
-    def __init__(
-        self, scan: SecretScan, patched: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path
-    ) -> None:
-        self._scan, self._patched, self._capsys, self._folder = scan, patched, capsys, folder
+    def __init__(self, scan: SecretScan, patched: pytest.MonkeyPatch, folder: Path) -> None:
+        self._scan, self._patched, self._folder = scan, patched, folder
         self._stack = ExitStack()
         self._running: list[Running] = []
 
@@ -173,7 +171,7 @@ class Run:
 
     def done(self, *words: str) -> str:
         """Run a command in this process, and return what it prints. It must succeed."""
-        found = kiel_groups_here(self._capsys, *words)
+        found = kiel_groups_here(*words)
         assert found.returncode == 0, (words, found)
         self._scan.look_at(f"the answer of {words}", found.stdout + found.stderr)
         return found.stdout
@@ -200,10 +198,8 @@ class Run:
 
 
 @pytest.fixture
-def run(
-    kind: Kind, servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Iterator[Run]:
-    with Run(servers.scan, monkeypatch, capsys, tmp_path) as made:
+def run(kind: Kind, servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
+    with Run(servers.scan, monkeypatch, tmp_path) as made:
         made.use(kind.variables)
         yield made
 

@@ -287,9 +287,7 @@ def test_a_blocking_consumer_outlives_a_hostile_broker(act: str, served: Callabl
 
 
 @pytest.mark.parametrize("act", QUICK_ACTS)
-def test_commands_beside_a_hostile_broker(
-    act: str, served: Callable[[str], Hostile], capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_commands_beside_a_hostile_broker(act: str, served: Callable[[str], Hostile], tmp_path: Path) -> None:
     """Commands print all records, each once, or end with an error in words. They never print a traceback."""
     broker = served(act)
     lines = tmp_path / "lines"
@@ -297,7 +295,7 @@ def test_commands_beside_a_hostile_broker(
     place = ("--brokers", str(broker.address))
     reading = ("consume", "t", *place, "--from", "earliest", "--max", "10", "--timeout", "5")
     for command in (reading, ("produce", "t", str(lines), *place)):
-        done = kiel_groups_here(capfd, *command)
+        done = kiel_groups_here(*command)
         assert "Traceback" not in done.stderr
         assert done.returncode == 0 or "error" in done.stderr.lower(), done
         if command is reading:

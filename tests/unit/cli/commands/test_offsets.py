@@ -33,19 +33,18 @@ AT = ("--zookeeper", "127.0.0.1:1")
 def test_a_mistake_is_refused(
     words: tuple[str, ...],
     error: str,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = kiel_groups_here(capsys, "offsets", *words, *AT)
+    done = kiel_groups_here("offsets", *words, *AT)
     assert (done.returncode, done.stdout) == (2, "")
     assert error in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_store_is_that_of_groups_in_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_is_that_of_groups_in_zookeeper() -> None:
     at = ("--coordination", "brokers", "--brokers", "127.0.0.1:1")
-    done = kiel_groups_here(capsys, "offsets", "show", "g", "--store", "zookeeper", *at)
+    done = kiel_groups_here("offsets", "show", "g", "--store", "zookeeper", *at)
     assert done.returncode == 2
     assert "'--store' does not go with '--coordination brokers'" in done.stderr
