@@ -486,7 +486,10 @@ class Sender:
             found = _encode(rest, self._config.compression)
         else:
             found = await self._compress(rest)
-        return found | {tp: (await sets)[tp] for tp, sets in ahead.items()}
+        for tp in ahead:
+            batches[tp].compressing = None
+        # Each set is taken: a partition that is stalled must not keep the sets of others.
+        return found | {tp: (await sets).pop(tp) for tp, sets in ahead.items()}
 
     def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
         loop = asyncio.get_running_loop()
