@@ -49,7 +49,7 @@ class Placement:
 
     While the partitions of a topic are looked up, all its records wait, so that they keep their order. The partitions
     are looked up before the topic's first record, and again before a record is refused because its partition is above
-    the known ones: partitions may have been added.
+    the known ones: partitions may have been added. If no broker answers then, only such records fail.
 
     ``used`` is called before a lookup.
     """
@@ -178,7 +178,7 @@ class Placement:
         ``looked_up`` says that this lookup has just ended. A program that gives a wrong partition again and again must
         not keep the topic's other records waiting: after a lookup in vain, there is none for ``backoff_ms``.
         """
-        if not any(isinstance(each, int) and each > numbers[-1] for each in given):
+        if not _any_above(numbers, given):
             return False
         now_s = asyncio.get_running_loop().time()
         if looked_up:
@@ -211,13 +211,16 @@ class Placement:
                 await self._cluster.await_topics([topic])
             except KielGroupsError as error:
                 failure = error
-            if failure is None or not failure.retriable:
+            if failure is None or not failure.retriable or self._cluster.known_partitions(topic):
                 break
         calls, numbers = self._end(topic), self._cluster.known_partitions(topic) or ()
-        if failure is not None:
+        if not numbers and failure is not None:
             self._refuse(_outcomes(calls), failure, topic)
             return
         for number, records in enumerate(calls):
+            if failure is not None and _any_above(numbers, records.partitions):
+                self._refuse(records.outcomes, failure, topic)
+                continue
             try:
                 self._place(topic, numbers, records, looked_up=True)
             except BaseException as error:
@@ -231,6 +234,10 @@ class Placement:
         self._sender.appender.buffered_bytes -= sum(messages_bytes(each.keys, each.values) for each in calls)
         self._sender.wake()
         return calls
+
+
+def _any_above(numbers: tuple[int, ...], given: Iterable[int | None]) -> bool:
+    return any(isinstance(each, int) and each > numbers[-1] for each in given)
 
 
 def _outcomes(calls: Iterable[Unplaced]) -> list[Outcome]:

@@ -486,11 +486,19 @@ class Sender:
             found = _encode(rest, self._config.compression)
         else:
             found = await self._compress(rest)
-        return found | {tp: (await sets)[tp] for tp, sets in ahead.items()}
+        for tp in ahead:
+            batches[tp].compressing = None
+        # Each set is taken: a partition that is stalled must not keep the sets of others.
+        return found | {tp: (await sets).pop(tp) for tp, sets in ahead.items()}
 
     def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
+        try:
+            return loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
+        except RuntimeError:  # the limit of threads
+            compressed: asyncio.Future[dict[TopicPartition, bytes]] = loop.create_future()
+            compressed.set_result(_encode(batches, self._config.compression))
+            return compressed
 
     def _compress_ahead(self, queues: Sequence[PartitionQueue]) -> None:
         """Compress the batches behind these partitions' first ones, if complete, while the first ones are in flight."""

@@ -241,6 +241,33 @@ async def test_compression_needs_no_thread_of_the_program() -> None:
         assert await sending == 100
 
 
+async def test_a_stalled_partition_keeps_no_message_sets_of_others() -> None:
+    """Also if its next batch was compressed together with theirs."""
+    async with producing(compression="gzip", batch_bytes=41_000, retries=1_000_000) as (broker, producer):
+        await producer.connect()
+        broker.fail_next(PRODUCE, T0, *[5] * 10_000)
+        sent = [producer.produce_many("t", [bytes(10_000)] * 4, partitions=n) for _ in range(3) for n in (0, 1)]
+        assert await asyncio.gather(*sent[1::2]) == [4] * 3
+        ahead = producer._sender.queue_of(T0).batches[1].compressing
+        assert ahead is not None
+        assert (await ahead).keys() == {T0}
+        broker.errors.clear()
+        assert await asyncio.gather(*sent[::2]) == [4] * 3
+
+
+async def test_batches_are_compressed_without_a_thread_if_none_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the batches that are sent, nor those that are compressed ahead, fail at the limit of threads."""
+
+    def start(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", start)
+    async with producing(FakeBroker({"t": 1}), compression="gzip", batch_bytes=41_000) as (broker, producer):
+        sent = [producer.produce_many("t", [b"%d" % n + bytes(10_000)] * 4) for n in range(4)]
+        assert await asyncio.gather(*sent) == [4] * 4
+        assert broker.count(PRODUCE) == 4
+
+
 async def test_a_call_is_done_after_its_last_record() -> None:
     """Also if its batch is split, and one half is stored before the other one is."""
     async with producing() as (broker, producer):

@@ -25,7 +25,7 @@ from kiel_groups.errors import (
     UnknownTopicError,
 )
 from kiel_groups.model import TopicPartition
-from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Log, Request
+from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Log, Request
 from tests.helpers.producers import T0, T1, producing, stored
 from tests.helpers.waiting import throughout
 
@@ -250,6 +250,22 @@ async def test_a_partition_that_was_just_added_gets_its_records() -> None:
         assert broker.count(METADATA) == before + 1
         broker.logs[added._replace(partition=3)] = Log()
         assert (await producer.produce("t", b"c", partition=3)).partition == 3
+
+
+async def test_a_lookup_without_an_answer_fails_only_the_records_that_caused_it() -> None:
+    """Records of known partitions, which have waited behind them, are sent in order."""
+    async with producing(retries=3) as (broker, producer):
+        await producer.produce("t", b"a", partition=0)
+        broker.script = lambda request: Fault.CLOSE if request.api_key == METADATA else None
+        before = broker.count(METADATA)
+        wrong = producer.produce("t", b"x", partition=2)
+        half_wrong = producer.produce_many("t", [b"x", b"y"], partitions=[0, 2])
+        right = producer.produce("t", b"b", partition=0), producer.produce_many("t", [b"c"], partitions=0)
+        for error in await asyncio.gather(wrong, half_wrong, return_exceptions=True):
+            assert isinstance(error, NoBrokersError)
+        assert ((await right[0]).offset, await right[1]) == (1, 1)
+        assert [value for _, value in stored(broker, T0)] == [b"a", b"b", b"c"]
+        assert broker.count(METADATA) == before + 1
 
 
 async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups() -> None:
