@@ -402,6 +402,10 @@ _KAFKA_OPTIONS: Final = {
 }
 
 
+#: The options that 'cluster env' sets. A new shell lacks them.
+_SERVERS: Final = ("brokers", "zookeeper")
+
+
 def _text(error: click.ClickException) -> str:
     """
     Return the message of click's error in plainer words.
@@ -420,4 +424,6 @@ def _text(error: click.ClickException) -> str:
         text += f" {hint}" if names & known else ""
     parameter = error.param if isinstance(error, click.BadParameter) else None
     source = source_of(error.ctx, parameter) if parameter is not None else None
+    if isinstance(error, click.MissingParameter) and parameter is not None and parameter.name in _SERVERS:
+        text += f""" After '{NAME} cluster up', eval "$({NAME} cluster env)" sets it."""
     return f"{text}{f' It is set in {source}.' if source else ''} See '{error.ctx.command_path} --help'."

@@ -258,7 +258,7 @@ class Worker:
     _shown: int = 0
 
     def rate(self) -> float:
-        """Return the receipts per second over the last two seconds."""
+        """Return how many records per second the worker has received over the last two seconds."""
         if len(self.counts) < 2:
             return 0.0
         (start_s, first), (end_s, last) = self.counts[0], self.counts[-1]

@@ -234,7 +234,7 @@ class OffsetTracker:
         return None if offsets is None else offsets.reset
 
     def resetting(self) -> frozenset[TopicPartition]:
-        """Return the partitions with a chosen reset."""
+        """Return the partitions whose position was reset, and whose new position is not stored yet."""
         return frozenset(partition for partition, offsets in self._open.items() if offsets.reset is not None)
 
     def reset_applies(self, partition: TopicPartition, reset: PendingReset) -> bool:

@@ -623,20 +623,14 @@ class TargetCluster:
                         raise self.failure(f"read {topics}", KafkaException(error))
                 answered_s = time.monotonic()
 
-    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+    def consumer(self, more: Mapping[str, Any]) -> Consumer:
         """
         Return a consumer of committed records, without a group, that reports the ends of partitions.
 
-        Args:
-            settings: More settings of the library.
+        ``more`` has more settings of the library.
         """
-        config = {
-            "group.id": CLAIMS_TOPIC,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-        return open_client(Consumer, self.config | config | dict(settings))
+        config = {"isolation.level": "read_committed", "enable.auto.commit": False, "enable.partition.eof": True}
+        return open_client(Consumer, {**self.config, "group.id": CLAIMS_TOPIC, **config, **more})
 
     def settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each of some topics."""

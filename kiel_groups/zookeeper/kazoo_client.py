@@ -236,8 +236,8 @@ def connect_limit_s(asked_timeout_ms: int) -> float:
     """
     Return how many seconds a server may take to accept a connection, and then to answer Connect.
 
-    kazoo waits a whole session timeout for the connection, and another session timeout for the answer. A lease is
-    shorter. A host that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start,
+    kazoo waits a whole session timeout for the connection, and another one for the answer, which is longer than any
+    lease. A host that drops packets never accepts. A frozen server, or a server of 3.9.5 just after its start,
     accepts the connection and does not answer. When a dead connection is noticed, a third of the session timeout is
     over. The rest of the lease, a sixth of the timeout, must suffice for such a server and the next server.
 

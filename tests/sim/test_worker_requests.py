@@ -66,6 +66,8 @@ def test_requests_are_answered_as_users_expect() -> None:
     ):
         with pytest.raises(UnknownConnectorError):
             first.run(request())  # type: ignore[arg-type]
+    with pytest.raises(UnknownConnectorError, match=r"'cc' does not exist; did you mean 'c'\?"):
+        first.run(first.requests.pause("cc"))
     report = first.run(first.requests.validate(COUNTING_SOURCE, {"limit": "x"}))
     assert report["error_count"] == 3
     assert "warnings" not in report

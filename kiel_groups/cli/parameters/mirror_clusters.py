@@ -153,17 +153,19 @@ _source_option = click.option(
 
 
 def _target_option(*, required: bool) -> Callable[[FC], FC]:
-    default = "" if required else "  [default: the target of the mirror]"
+    aside = "" if required else "  [default: the target of the mirror]"
+    # With any default, even None, click would not miss the option.
+    default: dict[str, Any] = {} if required else {"default": ""}
     return click.option(
         "--to",
         "target",
-        default="",
         required=required,
         callback=_checked_brokers,
         envvar="KIEL_GROUPS_MIRROR_TO",
         show_envvar=True,
         metavar="HOST:PORT",
-        help=f"One or more brokers of the target, separated by commas.{default}",
+        help=f"One or more brokers of the target, separated by commas.{aside}",
+        **default,
     )
 
 

@@ -281,10 +281,10 @@ def seconds_option(name: str, help_text: str, default: float | None = None) -> C
 
 class NumbersCommand(click.Command):
     """
-    A command with options of type ``OptionalNumber``. For a negative number, its error names the number.
+    A command with options of type ``OptionalNumber``, whose error for a negative number names the number.
 
-    Click takes a word with a leading hyphen for an option, even the value of ``--check=-1``. So its own error would be
-    about an unknown option.
+    Click's own error would be about an unknown option, because click takes a word with a leading hyphen for one, even
+    the value of ``--check=-1``.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -603,10 +603,7 @@ def _zookeeper(context: click.Context, zookeeper: str | None) -> str:
     why = "needs '--coordination brokers'; without it, the groups are those in ZooKeeper, which '--zookeeper' names"
     refuse_given(context, ("brokers",), why)
     if zookeeper is None:
-        why = (
-            "If brokers coordinate the groups, give '--coordination brokers' and '--brokers'. After 'kiel-groups"
-            """ cluster up': eval "$(kiel-groups cluster env)" sets them."""
-        )
+        why = "If brokers coordinate the groups, give '--coordination brokers' and '--brokers'."
         raise click.MissingParameter(why, context, _parameter(context, "zookeeper"))
     return zookeeper
 

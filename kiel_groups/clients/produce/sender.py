@@ -417,7 +417,9 @@ class Sender:
             # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
             loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
-        broker = self._brokers.setdefault(leader, BrokerQueue(leader))
+        broker = self._brokers.get(leader)
+        if broker is None:
+            broker = self._brokers[leader] = BrokerQueue(leader)
         broker.add(queue)
         self._plan_request(broker)
 

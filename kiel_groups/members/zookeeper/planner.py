@@ -441,8 +441,8 @@ class PartitionPlanner:
         #: The allocation of the newest plan.
         self._allocation: Allocation = {}
         self._grace_timer: asyncio.TimerHandle | None = None
-        #: Whether the last plan was withheld because no broker or no topic was found.
-        self._withheld = False
+        #: Why the last plan was withheld, as ``Inputs.missing``, or "" if it was not.
+        self._withheld = ""
         #: The cause of the newest plan, for the log.
         self._cause = ""
 
@@ -557,15 +557,14 @@ class PartitionPlanner:
 
         The leader does not plan if members subscribe to topics, but the cluster has no broker or none of these topics.
         """
+        was, self._withheld = self._withheld, inputs.missing
         if inputs.missing:
-            log.warning("group %s: no %s found; keeping the current allocation", self._layout.group, inputs.missing)
             self._metrics.count("plans_withheld")
-            self._withheld = True
-            return False
-        if self._withheld:
-            self._withheld = False
-            log.warning("group %s: brokers and topics found again; planning", self._layout.group)
-        return True
+            if inputs.missing != was:  # The leader looks again at intervals; one line is enough.
+                log.warning("group %s: no %s found; keeping the current plan", self._layout.group, inputs.missing)
+        elif was:
+            log.warning("group %s: brokers and topics found; planning", self._layout.group)
+        return not inputs.missing
 
     async def _allocate(self, inputs: Inputs) -> Target:
         allocator = self._allocator

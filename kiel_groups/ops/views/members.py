@@ -138,6 +138,8 @@ def members_report(document: Mapping[str, Any], place: str, now_ms: int) -> list
         ("joined", lambda member: ago(member["started_at"], now_ms)),
         ("drained", lambda member: "drained" if member["drained"] else ""),
     ]
+    if all(_client(member) == "ours" for member in members):
+        columns = [each for each in columns if each[0] != "client"]
     if document["type"] not in ("", PROTOCOL_TYPE):
         columns = [each for each in columns if each[0] != "owns"]
     texts = [(heading, [f"{text_of(member):.120}" for member in members]) for heading, text_of in columns]
@@ -192,18 +194,19 @@ def find_slots(
     Raises:
         ConfigError: A name or the host fits no member, or a name fits several members.
     """
+    if not ids and (host or names):
+        raise ConfigError(f"group {group} has no members")
     found = {slot for slot, its in hosts.items() if host and its == host}
     if host and not found:
         near = get_close_matches(host, hosts.values(), 1)
         known = some(sorted(set(hosts.values())), 10)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are members at {known}" if known else "it has none"
+        meant = f"did you mean {near[0]!r}?" if near else f"there are members at {known}" if known else "none is alive"
         raise ConfigError(f"group {group} has no member at host {host!r:.80}; {meant}")
     for name in names:
         exact = {slot for slot, own in ids.items() if name in own}
         fitting = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
         if not fitting:
-            known = some(sorted(ids)) or "none"
-            meant = "it is a host: give --host" if name in hosts.values() else f"its members are {known}"
+            meant = "it is a host: give --host" if name in hosts.values() else f"its members are {some(sorted(ids))}"
             raise ConfigError(f"group {group} has no member {name!r:.80}; {meant}")
         if len(fitting) > 1:
             raise ConfigError(

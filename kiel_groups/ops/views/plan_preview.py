@@ -42,7 +42,7 @@ from kiel_groups.wording import counted, some
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChange:
     """
-    A supposed change of a group. Without arguments, nothing changes.
+    A hypothetical change of a group. Without arguments, nothing changes.
 
     ``added`` is the number of members that join, on the host ``added_on`` ("" for the host of the newest member).
     ``removed`` names the members that leave, by member ids, the session ids at their ends, or instance ids. With

@@ -16,9 +16,10 @@ Returned configurations contain secrets. The REST interface hides the secrets by
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -314,15 +315,15 @@ class WorkerRequests:
 
     async def delete(self, name: str) -> None:
         """Delete a connector, its tasks and their statuses. Source offsets stay."""
-        await self._written(await self._herder.role.config.delete_connector(name))
+        await self._made(name, self._herder.role.config.delete_connector(name))
 
     async def pause(self, name: str) -> None:
         """Pause a connector and its tasks, without waiting until they have paused."""
-        await self._written(await self._herder.role.config.set_target_state(name, TargetState.PAUSED))
+        await self._made(name, self._herder.role.config.set_target_state(name, TargetState.PAUSED))
 
     async def resume(self, name: str) -> None:
         """Resume a paused connector and its tasks, without waiting until they run."""
-        await self._written(await self._herder.role.config.set_target_state(name, TargetState.STARTED))
+        await self._made(name, self._herder.role.config.set_target_state(name, TargetState.STARTED))
 
     async def restart(self, work: Work) -> None:
         """
@@ -337,6 +338,15 @@ class WorkerRequests:
         supervisor.restart()
 
     # ------------------------------------------------------------------ helpers
+
+    async def _made(self, name: str, change: Awaitable[int]) -> None:
+        """Wait for the change of a connector, and record it as ``_written`` does."""
+        try:
+            offset = await change
+        except UnknownConnectorError:
+            await self._entry(name)  # Its error names the nearest connector.
+            raise
+        await self._written(offset)
 
     async def _written(self, offset: int) -> None:
         """
@@ -360,9 +370,12 @@ class WorkerRequests:
         entry = (await self._config()).connectors.get(name)
         if entry is None:
             # Another worker may have created it a moment ago, for a client that now asks this one.
-            entry = (await self._herder.snapshot(current=True)).connectors.get(name)
+            known = (await self._herder.snapshot(current=True)).connectors
+            entry = known.get(name)
         if entry is None:
-            raise UnknownConnectorError(f"connector {name!r} does not exist")
+            near = get_close_matches(name[:100], known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UnknownConnectorError(f"connector {name!r} does not exist{hint}")
         return entry
 
     async def _check(self, name: str, config: Mapping[str, str]) -> None:

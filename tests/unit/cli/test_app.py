@@ -177,6 +177,15 @@ def test_a_command_group_alone_prints_its_commands(capsys: pytest.CaptureFixture
             "error: Got unexpected extra argument (x). See 'kiel-groups groups list --help'.\n",
         ),
         (["completion"], "Choose from: bash, zsh, fish. See 'kiel-groups completion --help'.\n"),
+        (
+            ["consume", "t"],
+            "(env var: 'KIEL_GROUPS_BROKERS'). After 'kiel-groups cluster up',"
+            """ eval "$(kiel-groups cluster env)" sets it. See 'kiel-groups consume --help'.\n""",
+        ),
+        (
+            ["mirror", "verify", "--from=z"],
+            "Missing option '--to' (env var: 'KIEL_GROUPS_MIRROR_TO'). See 'kiel-groups mirror verify --help'.\n",
+        ),
     ],
 )
 def test_sentences_of_an_error_are_separated(

@@ -181,7 +181,7 @@ def test_other_mistakes_are_refused() -> None:
         plan_undrain(client_of({**HEALTHY, CONFIG: config(drained=["shelf"])}), "g", A)
     with pytest.raises(ConfigError, match="no member of kiel-groups was ever in it"):
         plan_rebalance(client_of({}), "g")
-    with pytest.raises(ConfigError, match="group g has no member at host 'host'; it has none"):
+    with pytest.raises(ConfigError, match=r"group g has no members$"):
         plan_drain(client_of({CONFIG: HEALTHY[CONFIG]}), "g", host="host")
     with pytest.raises(ConfigError, match="group g has no members now"):
         plan_rebalance(client_of({CONFIG: HEALTHY[CONFIG]}), "g")

@@ -100,7 +100,7 @@ def test_the_table_has_a_line_for_each_member() -> None:
     assert " ".join(rows[2].split()) == "abcdef01 Java some-host.example.org 1 20 s ago"
     assert " ".join(rows[4].split()) == "worker-1:17 kiel ?"
     usual = lines(members_document(view_group("g", HEALTHY)), 80)
-    assert " ".join(usual[1].split()) == "member client host owns timeout joined"
+    assert " ".join(usual[1].split()) == "member host owns timeout joined"
     assert max(map(len, usual)) <= 80
     assert lines(members_document(view_group("none", {}))) == [
         "group none in ZooKeeper at z:2181: 0 members, memberless"
