@@ -16,7 +16,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self
-from unittest.mock import patch
 
 from kiel_groups.cli import app
 
@@ -71,8 +70,7 @@ _TURN = threading.Lock()
 def _run_here(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     # Some commands write to the descriptor, which only a file has.
     with _TURN, TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as err:
-        # An option may set a variable of the environment for all parts of the process.
-        with redirect_stdout(out), redirect_stderr(err), logging_of_a_command(), patch.dict(os.environ):
+        with redirect_stdout(out), redirect_stderr(err), logging_of_a_command(), _environment_of_a_command():
             status = app.run(arguments)
         for file in (out, err):
             file.seek(0)
@@ -92,6 +90,18 @@ def logging_of_a_command() -> Iterator[None]:
         root.level, root.handlers[:] = level, handlers
         for logger in _loggers():
             logger.setLevel(levels.get(logger.name, logging.NOTSET))
+
+
+@contextmanager
+def _environment_of_a_command() -> Iterator[None]:
+    """Restore the variables that an option has set for all parts of the process. Other threads read the rest."""
+    before = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 def _loggers() -> list[logging.Logger]:

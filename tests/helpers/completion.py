@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from unittest.mock import patch
+import pytest
 
 from kiel_groups.cli.parameters import cluster_address
 from tests.helpers.commands import kiel_groups_here
@@ -20,7 +19,10 @@ def completed(line: str, *, patience_s: float = 20.0, **variables: str) -> list[
     """
     words = line.split(" ")
     asking = {"_KIEL_GROUPS_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    with patch.dict(os.environ, asking | variables), patch.object(cluster_address, "_TIMEOUT_S", patience_s):
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in (asking | variables).items():
+            patched.setenv(name, value)
+        patched.setattr(cluster_address, "_TIMEOUT_S", patience_s)
         done = kiel_groups_here()
     assert (done.returncode, done.stderr) == (0, "")
     return [offered.partition(",")[2] for offered in done.stdout.splitlines() if offered]

@@ -13,7 +13,7 @@ from kiel_groups.allocators import ALLOCATORS
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups, kiel_groups_here
 
 pytestmark = pytest.mark.integration
 
@@ -181,8 +181,11 @@ def test_a_port_in_use_is_an_error(server: str) -> None:
         ("--svg", "nowhere/demo.svg", "expected a file in a folder that exists"),
     ],
 )
-def test_an_unusable_file_of_the_demo_is_an_error(tmp_path: Path, option: str, file: str, words: str) -> None:
+def test_an_unusable_file_of_the_demo_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, file: str, words: str
+) -> None:
     """The error names the file, before the demo starts any server."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
-    done = kiel_groups("demo", option, file, folder=tmp_path)
+    done = kiel_groups_here("demo", option, file)
     assert_one_line((done.returncode, done.stdout.splitlines(), done.stderr.splitlines()), WRONG, file, words)

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.doctor import examine
 from kiel_groups.ops.views.checks import Finding
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups, kiel_groups_here
 from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
@@ -91,7 +92,7 @@ async def test_each_remedy_for_garbage_repairs_it(cluster_39: Cluster, unique: U
             findings = [each for check in checks for each in check.findings if each.kind == "unreadable"]
             assert {each.text.removeprefix(f"group {name}: "): each.remedy for each in findings} == wrong
             for words in (["verify", name, "--timeout=0"], ["lag", name], ["members", name], ["groups"]):
-                assert "Traceback" not in (await asyncio.to_thread(kiel_groups, *words, *where)).stderr
+                assert "Traceback" not in (await asyncio.to_thread(kiel_groups_here, *words, *where)).stderr
             await _repair(cluster_39, client, tmp_path, wrong)
             await group.join()
             await group.balanced(topic, 1)
@@ -103,7 +104,7 @@ async def test_each_remedy_for_garbage_repairs_it(cluster_39: Cluster, unique: U
 
 
 def _is_sound(cluster: Cluster, name: str) -> bool:
-    outcome = kiel_groups("verify", name, "--zookeeper", cluster.zk_hosts)
+    outcome = kiel_groups_here("verify", name, "--zookeeper", cluster.zk_hosts)
     return outcome.returncode == 0 and not found(cluster.zk_hosts, None, [name])
 
 
@@ -111,10 +112,20 @@ async def _planted(cluster: Cluster, client: KazooClient, name: str, places: Col
     """Write garbage to znodes of a group. Return the text and remedy of each finding, in the order of ``describe``."""
     for path in places:
         client.set(path, b"\xff garbage")
-    outcome = await asyncio.to_thread(kiel_groups, "describe", name, "--json", "--zookeeper", cluster.zk_hosts)
+    outcome = await asyncio.to_thread(kiel_groups_here, "describe", name, "--json", "--zookeeper", cluster.zk_hosts)
     findings = [each for each in json.loads(outcome.stdout)["wrong"] if each["kind"] == "unreadable"]
     assert {each["text"].partition(": ")[0] for each in findings} == set(places)
     return {each["text"]: each["remedy"] for each in findings}
+
+
+async def _is_done(cluster: Cluster, folder: Path, words: str) -> bool:
+    """Run a remedy's command. Return False if it must be tried again: a member has registered itself meanwhile."""
+    has_file = words.startswith(("offsets", "config"))
+    further = ["--restore-file", str(folder / f"{time.monotonic_ns()}")] if has_file else []
+    command = [*words.removesuffix(" --yes").split(), "--yes", *further, "--zookeeper", cluster.zk_hosts]
+    outcome = await asyncio.to_thread(kiel_groups_here, *command)
+    assert outcome.returncode == 0 or outcome.stderr.endswith("; try again\n"), (words, outcome.stderr)
+    return outcome.returncode == 0
 
 
 async def _repair(cluster: Cluster, client: KazooClient, folder: Path, wrong: dict[str, str]) -> None:
@@ -123,11 +134,7 @@ async def _repair(cluster: Cluster, client: KazooClient, folder: Path, wrong: di
         if remedy.startswith("start a member, which replaces it"):
             continue
         if words := re.search(r"'kiel-groups ([^']+)'", remedy):
-            has_file = words[1].startswith(("offsets", "config"))
-            further = ["--restore-file", str(folder / f"{time.monotonic_ns()}")] if has_file else []
-            command = [*words[1].removesuffix(" --yes").split(), "--yes", *further, "--zookeeper", cluster.zk_hosts]
-            outcome = await asyncio.to_thread(kiel_groups, *command)
-            assert outcome.returncode == 0, (remedy, outcome.stderr)
+            await eventually(partial(_is_done, cluster, folder, words[1]), remedy)
             continue
         in_zkcli = re.search(r"\(zkCli: (delete|set) (\S+)( \S+)?\)", remedy)
         assert in_zkcli is not None, remedy
@@ -199,13 +206,13 @@ async def test_brokers_of_another_cluster_are_recognised(
     (doubt,) = [each for each in caplog.messages if each.startswith("not known whether brokers and ZooKeeper are")]
     assert doubt.endswith("and the brokers name no broker and 0 topics")
     where = ("--zookeeper", cluster_39.zk_hosts, "--brokers", other.brokers[0])
-    outcome = await asyncio.to_thread(kiel_groups, "doctor", "--json", *where)
+    outcome = await asyncio.to_thread(kiel_groups_here, "doctor", "--json", *where)
     document = json.loads(outcome.stdout)
     assert outcome.returncode == 1
     wrong = [each for each in document["wrong"] if each["kind"] == "other-cluster"]
     assert [each["text"].split(":")[0] for each in wrong] == [f"broker at {other.brokers[0].split(':')[0]}"]
     outcome = await asyncio.to_thread(
-        kiel_groups, "doctor", "--zookeeper", f"{NOWHERE},{cluster_39.zk_hosts},{other.zk_hosts}/nowhere"
+        kiel_groups_here, "doctor", "--zookeeper", f"{NOWHERE},{cluster_39.zk_hosts},{other.zk_hosts}/nowhere"
     )
     assert outcome.returncode == 1
     assert f"ZooKeeper's server {NOWHERE} does not serve: Connection refused" in outcome.stdout
@@ -213,7 +220,7 @@ async def test_brokers_of_another_cluster_are_recognised(
     assert "the chroot /nowhere does not exist; elsewhere: 1 broker below /" in outcome.stdout
     of_brokers = ("--coordination=brokers", "--zookeeper", cluster_39.zk_hosts)
     for words in (("--zookeeper", cluster_39.zk_hosts, unique("no")), (), of_brokers):
-        mistake = await asyncio.to_thread(kiel_groups, "doctor", *words)
+        mistake = await asyncio.to_thread(kiel_groups_here, "doctor", *words)
         assert mistake.returncode == 2
         assert "Traceback" not in mistake.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from kiel_groups.errors import GroupConfigError
 from kiel_groups.group.znodes.contents import GroupState
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
@@ -25,9 +26,14 @@ pytestmark = pytest.mark.integration
 Unique = Callable[[str], str]
 
 
-async def run(cluster: Cluster, *arguments: str, status: int = 0) -> tuple[str, str]:
+async def run(
+    cluster: Cluster,
+    *arguments: str,
+    status: int = 0,
+    runner: Callable[..., subprocess.CompletedProcess[str]] = kiel_groups_here,
+) -> tuple[str, str]:
     """Run a command beside the members on this event loop, and return its output and errors."""
-    done = await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
+    done = await asyncio.to_thread(runner, *arguments, "--zookeeper", cluster.zk_hosts)
     assert done.returncode == status, (done.stdout, done.stderr)
     return done.stdout, done.stderr
 
@@ -62,10 +68,10 @@ async def test_an_operator_drains_members_and_changes_settings(
         _, said = await run(cluster_39, "drain", name, str(second.consumer.member_id), "--yes", status=2)
         assert f"every member of group {name} that subscribes to {topic} would be drained" in said
 
-        _, said = await run(cluster_39, "undrain", name, "shelf", "--yes")
+        _, said = await run(cluster_39, "undrain", name, "shelf", "--yes", runner=kiel_groups)
         assert "shelf owns 2 partitions" in said
         await group.balanced(topic, 4)
-        _, said = await run(cluster_39, "rebalance", name, "--reason", "disk swap", "--yes")
+        _, said = await run(cluster_39, "rebalance", name, "--reason", "disk swap", "--yes", runner=kiel_groups)
         assert "no partition has moved: by round_robin, the allocation is right as it is" in said
 
         await run(cluster_39, "config", "set", name, "allocator=sticky", "static_grace_ms=70000", "--yes")
@@ -87,7 +93,7 @@ async def test_an_operator_drains_members_and_changes_settings(
             path = GroupLayout(name).group_state
             cause = "operator: config unset allocator"
             await eventually(lambda: GroupState.parse(client.get(path)[0], path).cause == cause, "the leader's answer")
-        shown, _ = await run(cluster_39, "history", name, "--limit", "5", "--json")
+        shown, _ = await run(cluster_39, "history", name, "--limit", "5", "--json", runner=kiel_groups)
         assert [each["cause"] for each in json.loads(shown)["history"]] == [
             cause,
             "operator: config allocator=sticky, static_grace_ms=70000",
@@ -101,7 +107,7 @@ async def test_an_operator_drains_members_and_changes_settings(
         agreed = ("store=zookeeper", "mode=cooperative", "auto_offset_reset=earliest")
         with pytest.raises(GroupConfigError, match=f"'kiel-groups config set {name} --replace' replaces them"):
             await group.join()
-        shown, _ = await run(cluster_39, "config", "show", name)
+        shown, _ = await run(cluster_39, "config", "show", name, runner=kiel_groups)
         assert "store                       -             unreadable config" in shown
         file = tmp_path / "garbage.json"
         replace = ("config", "set", name, "--replace", *agreed, "--yes", "--restore-file")

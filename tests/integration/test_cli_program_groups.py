@@ -15,7 +15,7 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.ops.actions.groups import remove_empty_group
 from kiel_groups.ops.zookeeper_reader import read_group
 from tests.helpers.cluster_data import zookeeper
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.generic_program import NUMBERS, NumberProgram
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
@@ -28,7 +28,7 @@ Command = Callable[..., "asyncio.Future[subprocess.CompletedProcess[str]]"]
 def on(cluster: Cluster) -> Command:
     """Return a function that runs a command on the cluster's ZooKeeper, beside the event loop."""
     loop = asyncio.get_running_loop()
-    return lambda *words: loop.run_in_executor(None, lambda: kiel_groups(*words, "--zookeeper", cluster.zk_hosts))
+    return lambda *words: loop.run_in_executor(None, lambda: kiel_groups_here(*words, "--zookeeper", cluster.zk_hosts))
 
 
 async def outline(command: Command, group: str) -> tuple[str, int, str]:
@@ -97,7 +97,8 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
         assert lag.returncode == 2
         assert f"'kiel-groups describe {group} --zookeeper" in lag.stderr
         # An allocator process would publish a plan of partitions as soon as it led.
-        serving = await command("serve", "--group", group, "--port", "0")
+        words = ("serve", "--group", group, "--port", "0", "--zookeeper", cluster_39.zk_hosts)
+        serving = await asyncio.to_thread(kiel_groups, *words)
         assert (serving.returncode, serving.stdout) == (2, "")
         assert "its members are of the type 'numbers', and share no partitions" in serving.stderr
         with zookeeper(cluster_39) as client:

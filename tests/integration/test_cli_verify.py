@@ -40,7 +40,7 @@ async def test_verify_finds_planted_faults_and_is_silent_without(
     layout = GroupLayout(name)
 
     async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
+        return await asyncio.to_thread(kiel_groups_here, *arguments, "--zookeeper", cluster.zk_hosts)
 
     # No member repairs what is planted while the test looks.
     async with group_of(cluster, name, [topic], autocommit=False, reconcile_interval_ms=600_000) as group:

@@ -14,7 +14,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.processes import ReservedPort
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.workers.session import WorkerRole, WorkerSession
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
@@ -37,7 +37,7 @@ async def test_a_group_of_workers_is_described(cluster_39: Cluster, unique: Call
         await store.put_connector("a/b", {"connector.class": "x:Y", "db.password": "hunter2"})
         await store.put_task_configs("a/b", [{"n": "1"}, {"n": "2"}])
         words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts]
-        table, checked = kiel_groups(*words), kiel_groups(*words, "--json", "--check")
+        table, checked = kiel_groups_here(*words), kiel_groups_here(*words, "--json", "--check")
         worker_id = role.worker_id
     finally:
         await worker.close()

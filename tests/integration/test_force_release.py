@@ -16,7 +16,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.release import LONGEST_SESSION_MS, find_member_id, plan_release
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups, kiel_groups_here
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
@@ -150,7 +150,7 @@ def test_an_invalid_member_name_is_refused(cluster_39: Cluster, unique: Unique, 
     name = unique("group")
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/kiel-groups/{name}/members/m-1-1")
-    done = kiel_groups("release", f"--zookeeper={cluster_39.zk_hosts}", name, "--", member)
+    done = kiel_groups_here("release", f"--zookeeper={cluster_39.zk_hosts}", name, "--", member)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"error: member: {member!r} is not a legal name")
 
