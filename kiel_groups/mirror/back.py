@@ -14,8 +14,9 @@ from confluent_kafka import TopicPartition as TargetPartition
 from kiel_groups.errors import KielGroupsError, TaskStoppedError
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import BackMetrics
-from kiel_groups.mirror.target import PASSING, TargetCluster
-from kiel_groups.mirror.values import ELSEWHERE, LostTopicsError, Waiting
+from kiel_groups.mirror.target import TargetCluster
+from kiel_groups.mirror.target_errors import PASSING
+from kiel_groups.mirror.values import LostTopicsError, Waiting, lost_copy_advice
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
@@ -100,7 +101,7 @@ class BackCopier:
         Copy the next records, and return the positions after them when all in-sync replicas of the source have them.
 
         Raises:
-            LostTopicsError: A topic of the target was deleted.
+            LostTopicsError: A topic of the target was deleted, perhaps created again.
             KielGroupsError: The source refuses a record, or the target has deleted records.
             TaskStoppedError: The task must stop.
         """
@@ -116,7 +117,8 @@ class BackCopier:
                 self._ended.add(partition)
             elif error.code() not in PASSING:
                 raise self._failure(partition, error)
-        if (found or self._check.is_due) and (turned := self._check.turned()) != self._turned:
+        read = {partition.topic for partition in found}
+        if (found or self._check.is_due) and (turned := self._check.turned(read)) != self._turned:
             log.info(
                 "%s of the target: %s are not copied back now", self._target.servers, some(sorted(turned)) or "none"
             )
@@ -220,12 +222,11 @@ class BackCopier:
 
     def _lost(self, partition: TopicPartition, offset: int | None) -> LostTopicsError:
         """Return the error for a log that is at an offset before the position, or gone."""
-        topic, now = self._topics[partition.topic], "is gone" if offset is None else f"is at {offset} again"
+        now = "is gone" if offset is None else f"is at {offset} again"
         text = (
             f"{partition} of the target was copied back up to offset {self._positions[partition]}, and its log"
-            f" {now}: the topic was deleted and created again, or has lost records; its new records are not on the"
-            f" source: leave {topic} out of the topics of this mirror, and {ELSEWHERE}, where its producers and"
-            " consumers continue"
+            f" {now}: the topic was deleted and created again, or has lost records;"
+            f" {lost_copy_advice(self._topics[partition.topic])}"
         )
         return LostTopicsError({partition.topic: text})
 

@@ -177,9 +177,11 @@ class MirrorConnector(SourceConnector):
         check_dead_letters(settings["dead.letter.topic"], claims, topics)
         counts, refused = target.create(name, topics, replication)
         topics = usable(topics, refused)
+        claims, lost = self._identified(topics, claims)
+        topics = usable(topics, lost)
         small = growing(topics, claims, counts)
         # A topic that was created again, with fewer partitions, is no copy any more.
-        lost = target.lost_topics(small, target.mirrored(name)) if small else {}
+        lost = target.lost_topics(small, target.mirrored(name), claims) if small else {}
         topics, small = usable(topics, lost), [topic for topic in small if topic.source not in lost]
         # The partitions that the target has are copied, even if it refuses to add others.
         refused = target.grow(small)
@@ -189,6 +191,31 @@ class MirrorConnector(SourceConnector):
             letters = MirroredTopic(dead, dead, 1, {"max.message.bytes": str(_DEAD_LETTER_BYTES)})
             refuse(target.create(name, [letters], replication)[1])
         return topics, claims, counts, problems
+
+    def _identified(
+        self, topics: Sequence[MirroredTopic], claims: Mapping[str, Claim]
+    ) -> tuple[Mapping[str, Claim], dict[str, str]]:
+        """
+        Note in the claims which topics of the target the mirror copies to, before it copies the first record.
+
+        Args:
+            topics: The topics, which the mirror has claimed, and the target has.
+            claims: The claims by target topic.
+
+        Returns:
+            All claims; and why topics are lost, by their names on the source: see ``lost_topics``.
+        """
+        target, former = self._target, {topic.target: claims[topic.target].target_id for topic in topics}
+        ids = former | target.topic_ids(former, must_exist=True)
+        changed = [topic for topic in topics if ids[topic.target] != former[topic.target]]
+        others = [topic for topic in changed if former[topic.target]]
+        lost = target.lost_topics(others, target.mirrored(self._context.name), claims) if others else {}
+        new = {topic.target: ids[topic.target] for topic in changed if topic.source not in lost}
+
+        def noted(latest: Mapping[str, Claim]) -> Mapping[str, Claim]:
+            return {name: latest[name]._replace(target_id=new[name]) for name in new.keys() & latest.keys()}
+
+        return {**claims, **target.change_claims(noted)} if new else claims, lost
 
     def _report(self, problems: Mapping[str, str]) -> None:
         """Show in the status of the connector why topics wait, and log what is new."""
@@ -265,9 +292,15 @@ class MirrorConnector(SourceConnector):
     def _watch(self) -> None:
         while not self._ended.wait(self._settings["refresh.interval.ms"] / 1000):
             try:
-                present = self._topics().partitions, self._turns(self._target.latest_claims())
-                # A user may have removed the cause of a problem.
-                if present != self._known or self._problems:
+                topics, claims = self._topics().partitions, self._target.latest_claims()
+                own = {
+                    copy: claim
+                    for copy, claim in claims.items()
+                    if claim.mirror == self._context.name and claim.topic in topics
+                }
+                # A user may have removed the cause of a problem, or created a topic of the target again.
+                is_known = self._known == (topics, self._turns(claims))
+                if not is_known or self._problems or self._target.replaced(own):
                     self._context.request_task_reconfiguration()
             except KielGroupsError as error:
                 again_s = self._settings["refresh.interval.ms"] / 1000

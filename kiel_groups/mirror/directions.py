@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
-from kiel_groups.mirror.values import Claim, Waiting
+from kiel_groups.mirror.values import Claim, LostTopicsError, Waiting
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.target import TargetCluster
@@ -55,13 +55,29 @@ class DirectionCheck:
         """Whether a task that has read no records checks the claims."""
         return time.monotonic() - self._checked_s > _IDLE_S
 
-    def turned(self) -> frozenset[str]:
+    def check_ids(self, topics: Collection[str]) -> None:
+        """
+        Check that target topics are those that were claimed.
+
+        Raises:
+            LostTopicsError: Some were created again. Their offsets count other records.
+            KielGroupsError: The target does not answer.
+        """
+        claims = {each: claim for each in topics if (claim := self._topics[each]) is not None and claim.target_id}
+        if claims and (lost := self._target.replaced(claims)):
+            raise LostTopicsError(lost)
+
+    def turned(self, read: Collection[str] = ()) -> frozenset[str]:
         """
         Return the target topics that are not copied as they were at the start: stopped, turned or without a claim.
 
         Wait until the target answers.
 
+        Args:
+            read: Target topics whose records the task has read. They may have been created again before.
+
         Raises:
+            LostTopicsError: As ``check_ids`` of these topics.
             ConfigError: The target denies access to the claims.
             ProtocolError: A claim cannot be read.
             TaskStoppedError: The task must stop.
@@ -70,7 +86,8 @@ class DirectionCheck:
             try:
                 if (claims := self._target.latest_claims()) is not self._claims:
                     self._claims, self._turned = claims, self._turned_by(claims)
-            except (ConfigError, ProtocolError):
+                self.check_ids(read)
+            except (ConfigError, ProtocolError, LostTopicsError):
                 raise
             except KielGroupsError as error:
                 self._report(f"{error}; trying again")

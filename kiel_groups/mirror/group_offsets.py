@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from kiel_groups import model
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.mirror.checkpoints import TranslatedOffset, translate
-from kiel_groups.mirror.target import TargetCluster, error_of, open_client
+from kiel_groups.mirror.target import TargetCluster, open_client
+from kiel_groups.mirror.target_errors import error_of
 from kiel_groups.mirror.values import BACK, RETURNING
 from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
 from kiel_groups.wording import some
@@ -114,7 +115,12 @@ class GroupMover:
         claims = self._target.claims_of(self._mirror)
         topics = {claim.topic: target for target, claim in claims.items()}
         turned = {claim.topic for claim in claims.values() if claim.direction in (BACK, RETURNING)}
-        mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
+        mirrored, replaced = self._target.mirrored(self._mirror), self._target.replaced(claims)
+        # The log of a topic that was created again, however long it is, is before all checkpoints.
+        logs = {
+            each: (start, -1 if each.topic in replaced else end)
+            for each, (start, end) in self._target.logs(claims).items()
+        }
         translations = [
             GroupTranslation(
                 group,

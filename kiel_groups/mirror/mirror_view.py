@@ -368,7 +368,7 @@ def _waiting(
     ]
     begun = [topic for topic in topics if topic.target in claims and topic.target in present]
     problems = dict(plan_topics(begun, claims, present).problems)
-    return problems | cluster.lost_topics(topics, mirrored) | topic_problems(claims, view.name, topics, present)
+    return problems | cluster.lost_topics(topics, mirrored, claims) | topic_problems(claims, view.name, topics, present)
 
 
 def left_on_target(

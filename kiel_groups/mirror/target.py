@@ -19,7 +19,9 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicCollection,
     TopicPartition,
+    Uuid,
 )
 from confluent_kafka.admin import (
     AdminClient,
@@ -42,13 +44,16 @@ from kiel_groups.errors import (
     TaskStoppedError,
 )
 from kiel_groups.mirror.checkpoints import MirroredPartition, last_ends, parse_checkpoints
+from kiel_groups.mirror.target_errors import DENIED, FENCED, PASSING, error_of
 from kiel_groups.mirror.values import (
+    CARRIED_SETTINGS,
     CLAIMS_TOPIC,
     Claim,
     MirroredTopic,
     check_mirror,
     checkpoints_topic,
     gone_text,
+    replaced_text,
     short_text,
     topic_problems,
 )
@@ -76,67 +81,8 @@ _PAUSE_S = 0.05
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 5, 1.0
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": str(16 << 20)}
-#: Errors of the target that another try may not meet. After such an error, a consumer of the library continues.
-PASSING = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError.UNKNOWN,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.KAFKA_STORAGE_ERROR,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.THROTTLING_QUOTA_EXCEEDED,
-        # A partition has no leader, or another one.
-        KafkaError._NOENT,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
-#: Errors of a producer with the transactional id of a later producer.
-FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
-#: Errors of the target that only a user can remove.
-_DENIED = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError.SASL_AUTHENTICATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
-
-#: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
-CARRIED_SETTINGS = frozenset(
-    {
-        "cleanup.policy",
-        "delete.retention.ms",
-        "flush.messages",
-        "flush.ms",
-        "index.interval.bytes",
-        "max.message.bytes",
-        "min.cleanable.dirty.ratio",
-        "min.insync.replicas",
-        "retention.bytes",
-        "retention.ms",
-        "segment.bytes",
-        "segment.index.bytes",
-        "segment.jitter.ms",
-        "segment.ms",
-        "unclean.leader.election.enable",
-    }
-)
-
-
-def error_of(error: KafkaException) -> KafkaError:
-    """Return the error of the library that an exception has. The library does not declare the types of exceptions."""
-    found: KafkaError = error.args[0]
-    return found
+#: The id of each topic of brokers before 2.8, which have no ids.
+_NO_ID = str(Uuid(0, 0))
 
 
 def open_client(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
@@ -214,26 +160,37 @@ class TargetCluster:
         self._refuse_loops(source, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
         check_mirror(claims, mirror, source)
-        lost = self.lost_topics(topics, self.mirrored(mirror))
+        lost = self.lost_topics(topics, self.mirrored(mirror), claims)
         return claims, lost | topic_problems(claims, mirror, topics, present)
 
     def lost_topics(
-        self, topics: Iterable[MirroredTopic], mirrored: Mapping[model.TopicPartition, MirroredPartition]
+        self,
+        topics: Iterable[MirroredTopic],
+        mirrored: Mapping[model.TopicPartition, MirroredPartition],
+        claims: Mapping[str, Claim],
     ) -> dict[str, str]:
         """
         Return why topics of the target lack records before their last checkpoints, by their names on the source.
 
+        A topic with another id than in its claim lacks them, unless nothing was copied to or from it yet.
+
         Args:
             topics: The topics of a mirror.
             mirrored: How far the mirror is.
+            claims: The claims by target topic.
 
         Raises:
             KielGroupsError: The target does not answer.
         """
         names = {topic.source: topic.target for topic in topics}
-        logs, found = self.logs(names.values()) if mirrored else {}, dict[str, str]()
-        for own, records in last_ends(mirrored).items():
-            if records and (name := names.get(own.topic)):
+        logs = self.logs(names.values()) if mirrored else {}
+        ends = {own: records for own, records in last_ends(mirrored).items() if records}
+        begun = {names.get(own.topic) for own in ends}
+        own_claims = {name: claims[name] for name in names.values() if name in claims}
+        replaced = self.replaced({name: each for name, each in own_claims.items() if name in begun or each.starts})
+        found = {source: replaced[name] for source, name in names.items() if name in replaced}
+        for own, records in ends.items():
+            if (name := names.get(own.topic)) and name not in replaced:
                 copy = model.TopicPartition(name, own.partition)
                 if copy not in logs:
                     found[own.topic] = gone_text(name)
@@ -271,7 +228,7 @@ class TargetCluster:
         """
         present = self.partitions()
         absent = [topic for topic in topics if topic.target not in present]
-        lost = self.lost_topics(absent, self.mirrored(mirror)) if absent else {}
+        lost = self.lost_topics(absent, self.mirrored(mirror), {}) if absent else {}
         missing = {topic.target: topic for topic in absent if topic.source not in lost}
         for topic in missing.values():
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
@@ -471,6 +428,44 @@ class TargetCluster:
         count = self.partitions().get(topic, 0)
         return parse_checkpoints(self.read(topic, *range(count))) if count else {}
 
+    def topic_ids(self, topics: Iterable[str], *, must_exist: bool = False) -> dict[str, str]:
+        """
+        Return the ids of topics, without those that are not described. Brokers before 2.8 have no ids.
+
+        Args:
+            topics: The names of the topics.
+            must_exist: Whether to wait for topics that a broker does not know yet.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        names = list(topics)
+        passing = [KafkaError.UNKNOWN_TOPIC_OR_PART] if must_exist else []
+
+        def ask(timeout_s: float) -> dict[str, str]:
+            wanted, found = TopicCollection(names), dict[str, str]()
+            answers = self._admin.describe_topics(wanted, request_timeout=timeout_s) if names else {}
+            for name, answer in answers.items():
+                try:
+                    found[name] = str(answer.result().topic_id)
+                except KafkaException as error:
+                    # What uses the topic next says which right is missing, or that it is gone.
+                    if error_of(error).code() in PASSING.union(passing):
+                        raise
+            return {name: each for name, each in found.items() if each != _NO_ID}
+
+        return self._answer(ask, f"read the ids of {some(names)}", *passing)
+
+    def replaced(self, claims: Mapping[str, Claim]) -> dict[str, str]:
+        """
+        Return why topics of the target are not those that were claimed, by their names there: their ids differ.
+
+        Raises:
+            KielGroupsError: The target does not answer.
+        """
+        ids = self.topic_ids(name for name, claim in claims.items() if claim.target_id)
+        return {name: replaced_text(name, claims[name]) for name, each in ids.items() if each != claims[name].target_id}
+
     def logs(self, topics: Iterable[str]) -> dict[model.TopicPartition, tuple[int, int]]:
         """
         Return the start and the end of the log of each partition of the topics that exist.
@@ -656,7 +651,7 @@ class TargetCluster:
         text, code = f"the target {self.servers}: cannot {what}: {error_of(error).str()}", error_of(error).code()
         if code in PASSING:
             return RetriableBrokerError(text)
-        return ConfigError(text) if code in _DENIED else KielGroupsError(text)
+        return ConfigError(text) if code in DENIED else KielGroupsError(text)
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
         """Return the number of partitions of each topic."""

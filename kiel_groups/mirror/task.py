@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
@@ -153,10 +153,10 @@ class MirrorTask(SourceTask):
         self._names = {partition.topic: target_name(settings, partition.topic) for partition in self._partitions}
         claims = target.claims()
         self._claims = {name: claim for name, claim in claims.items() if claim.mirror == context.connector}
-        self._check = self._checked(target, self._names.values(), FORWARD)
         back = [(TopicPartition(topic, number), start) for topic, number, start in json.loads(settings[BACK_KEY])]
         starts = [(partition, start) for partition, start in back if partition.topic not in self._left_out]
         self._sources = {target_name(settings, topic): topic for topic, *_ in [*forward, *(each for each, _ in back)]}
+        self._check = self._checked(target, self._names.values(), FORWARD)
         ways: list[Callable[[], Sequence[SourcePosition]]] = []
         if self._partitions:
             self._start_forward(target)
@@ -166,10 +166,17 @@ class MirrorTask(SourceTask):
             ways.append(self._back.copy)
         self._copies = cycle(ways or [self._wait])
 
-    def _checked(self, target: TargetCluster, topics: Iterable[str], direction: str) -> DirectionCheck:
-        """Return the check that target topics still have their present claims, with a direction."""
+    def _checked(self, target: TargetCluster, topics: Collection[str], direction: str) -> DirectionCheck:
+        """
+        Return the check that target topics still have their present claims, with a direction.
+
+        Raises:
+            LostTopicsError: Some were created again since they were claimed.
+        """
         expected = {name: self._claims[name]._replace(direction=direction) for name in topics if name in self._claims}
-        return DirectionCheck(target, self._context.connector, dict.fromkeys(topics) | expected, self._context)
+        check = DirectionCheck(target, self._context.connector, dict.fromkeys(topics) | expected, self._context)
+        check.check_ids(topics)
+        return check
 
     def _start_forward(self, target: TargetCluster) -> None:
         from kiel_groups.mirror.writer import TargetWriter

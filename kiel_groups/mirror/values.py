@@ -32,6 +32,27 @@ TOPIC_IN_FORMAT = "${topic}"
 #: What an operator does about a topic whose offsets on one side have started over.
 ELSEWHERE = "mirror it by a connector of another name to another topic (target.topic.format)"
 
+#: The settings of a topic of 0.8 that brokers of 3.x and 4.x still know under the same name, with the same meaning.
+CARRIED_SETTINGS = frozenset(
+    {
+        "cleanup.policy",
+        "delete.retention.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.message.bytes",
+        "min.cleanable.dirty.ratio",
+        "min.insync.replicas",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    }
+)
+
 #: A greater number of milliseconds than any difference of times.
 NO_LIMIT = (1 << 63) - 1
 #: How far the clocks of the task and of a broker may differ, with the time of a write, in milliseconds.
@@ -129,6 +150,7 @@ class Claim(NamedTuple):
         resumes: The offset of each partition of the source from which records are copied to the target again, since the
             last turn forward; empty before.
         turner: The call of ``turn_round`` that has stopped the topic last, or "" if the topic was continued since.
+        target_id: The id of the topic of the target, or "" if it is not known, as on brokers before 2.8.
     """
 
     mirror: str
@@ -139,6 +161,7 @@ class Claim(NamedTuple):
     starts: Sequence[int] = ()
     resumes: Sequence[int] = ()
     turner: str = ""
+    target_id: str = ""
 
     def start(self, number: int) -> int:
         """Return the offset of a partition of the target to copy back from. One that is newer than the turn has 0."""
@@ -168,7 +191,7 @@ class Claim(NamedTuple):
         try:
             claim = cls(**json.loads(data))
             claim = claim._replace(starts=tuple(claim.starts), resumes=tuple(claim.resumes))
-            is_legal = all(isinstance(text, str) for text in (*claim[:3], claim.turner))
+            is_legal = all(isinstance(text, str) for text in (*claim[:3], claim.turner, claim.target_id))
             is_legal &= isinstance(claim.created, int)
             is_legal &= claim.direction in (FORWARD, STOPPED, BACK, RETURNING)
             is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes))
@@ -180,6 +203,23 @@ class Claim(NamedTuple):
                 " with this key and a null value deletes it"
             )
         return claim
+
+
+def replaced_text(topic: str, claim: Claim) -> str:
+    """Return why nothing is copied to or from a topic of the target that is not the one that was claimed."""
+    advice = lost_copy_advice(claim.topic) if claim.direction == BACK else ELSEWHERE
+    return (
+        f"the target's topic {topic} is not the one that the connector {claim.mirror!r} has begun, as its id shows: the"
+        f" topic was deleted and created again; {advice}"
+    )
+
+
+def lost_copy_advice(topic: str) -> str:
+    """Return what an operator does about a topic of the source whose copy, which is copied back, is lost."""
+    return (
+        f"its new records are not on the source: leave {topic} out of the topics of this mirror, and {ELSEWHERE}, where"
+        " its producers and consumers continue"
+    )
 
 
 class SourceBatch(NamedTuple):

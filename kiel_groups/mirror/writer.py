@@ -16,7 +16,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kiel_groups.errors import KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import last_ends, parse_checkpoints
-from kiel_groups.mirror.target import FENCED, TargetCluster, error_of, open_client
+from kiel_groups.mirror.target import TargetCluster, open_client
+from kiel_groups.mirror.target_errors import FENCED, error_of
 from kiel_groups.mirror.values import (
     BEGINNING_SLOT,
     RESUMED_SLOT,

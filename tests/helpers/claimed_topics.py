@@ -20,6 +20,8 @@ class FakeTarget:
 
     def __init__(self, claims: Mapping[str, Claim], *errors: Exception) -> None:
         self.stored, self._errors = dict(claims), list(errors)
+        #: Why topics are not those that were claimed.
+        self.other: Mapping[str, str] = {}
         self.history = [self.stored["copy"].direction] if "copy" in claims else []
 
     def latest_claims(self) -> dict[str, Claim]:
@@ -29,6 +31,9 @@ class FakeTarget:
 
     def claims(self) -> dict[str, Claim]:
         return dict(self.stored)
+
+    def replaced(self, claims: Mapping[str, Claim]) -> dict[str, str]:
+        return {name: text for name, text in self.other.items() if name in claims}
 
     def store(self, claim: Claim) -> None:
         self.stored = self.stored | {"copy": claim}

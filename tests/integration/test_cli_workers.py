@@ -133,7 +133,7 @@ async def test_a_sink_whose_topic_is_missing_has_a_problem(
         await until_state(worker.url, name, "RUNNING", "RUNNING")
         async with asyncio.timeout(30):
             assert await until_problem(worker.url, name) == f"no broker knows the topic {topic}"
-        problem = f"{name}-0 makes no progress: no broker knows the topic {topic}"
+        problem = f"{name}-0 reports: no broker knows the topic {topic}"
         status = await asyncio.to_thread(kiel_groups, "connectors", "status", name, "--check", "--url", worker.url)
         assert (status.returncode, status.stdout.splitlines()[0]) == (1, f"problem: {problem}")
         words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]

@@ -24,7 +24,7 @@ from kiel_groups.mirror.checkpoints import Checkpoint
 from kiel_groups.mirror.reversal import PartitionReversal, TopicReversal, turn_round
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
-from kiel_groups.mirror.values import BACK, MirroredTopic, checkpoints_topic
+from kiel_groups.mirror.values import BACK, FORWARD, MirroredTopic, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
@@ -388,7 +388,7 @@ async def test_topics_that_were_created_again(
     """
     A topic of the target that has lost what was mirrored or copied back waits, and the status names the way out. So
     does a topic of the source whose offsets have started over. The other topics of the task are copied. The connector
-    leaves it out, although it has records at the position of the mirror, and fails without another topic.
+    leaves both out, although they have records at the position of the mirror, and fails without another topic.
     """
     await pair.create()
     await pair.fill(0, 10)
@@ -418,16 +418,30 @@ async def test_topics_that_were_created_again(
             while not task.poll():
                 pass
         assert contents(pair.read(f"copy.{other}", 0)) == [(None, b"x")]
+        target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+        # As if the brokers had no ids at the start: the end of the log is enough while it is short.
+        target.change_claims(lambda claims: {copy: claims[copy]._replace(target_id="")})
         for exactly_once in ("false", "true"):
             context = after(pair, positions)
             with pair.task(context, exactly_once=exactly_once) as task:
                 until("the topic was deleted and created again", task, context)
-        target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
         target.change_claims(lambda claims: {copy: claims[copy]._replace(direction=BACK, starts=(10,) * PARTITIONS)})
         parts = [back_partition(TopicPartition(copy, number)) for number in range(PARTITIONS)]
         copied_back = RecordingTaskContext([(each, {"offset": 100}) for each in parts], connector=pair.name)
         with pair.task(copied_back) as task:
             until(f"leave {pair.topic} out of the topics of this mirror", task, copied_back)
+        admin.delete_topics([copy])[copy].result(10)
+        admin.create_topics([NewTopic(copy, PARTITIONS, 1)])[copy].result(10)
+        # The new log passes what was copied in either direction.
+        pair.produce(0, 200)
+        mirrored = [MirroredTopic(pair.topic, copy, PARTITIONS, {})]
+        for direction, advice in ((BACK, f"leave {pair.topic} out"), (FORWARD, "mirror it by a connector of another")):
+            turned = target.claims()[copy]._replace(direction=direction)
+            target.change_claims(lambda _, turned=turned: {copy: turned})
+            _, problems = target.check(pair.name, ",".join(pair.source.brokers), 2, mirrored, timeout_s=10)
+            assert "as its id shows: the topic was deleted and created again" in problems[pair.topic]
+            with pytest.raises(ConfigError, match=advice), pair.task():
+                pass
         words = ["--from", pair.source.zk_hosts, "--to", ",".join(pair.target.brokers), "--topics", pair.topic]
         words += ["--name", f"{pair.name}-2", "--topic-format", "again.${topic}", "--until-caught-up"]
         done = kiel_groups("mirror", "start", *words)

@@ -71,6 +71,13 @@ MUTANTS = (
         "tests/unit/mirror/test_directions.py",
     ),
     Mutant(
+        "a task continues with a topic of the target that was created again",
+        "mirror/task.py",
+        "        check.check_ids(topics)\n",
+        "",
+        "tests/unit/mirror/test_mirror_task.py",
+    ),
+    Mutant(
         "after a turn forward, what was copied back is mirrored",
         "mirror/task.py",
         "                begun[partition] = resumed\n",

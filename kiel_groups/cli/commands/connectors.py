@@ -176,7 +176,7 @@ def status(*, name: str, check: bool, trace: bool, worker: WorkerAddress, as_jso
     """
     Show the problems, states and workers of a connector and its tasks.
 
-    A problem is work that has failed, has no worker, or makes no progress, such as a sink whose topic does not exist.
+    A problem is work that has failed, has no worker, or waits, also in part, such as a sink whose topic does not exist.
     """
     from kiel_groups.cli.terminal.rendering import plain_table, show_result
 
@@ -300,7 +300,7 @@ def _problem(status: Mapping[str, Any]) -> str:
             return f"has failed: {cause_of(status.get('trace', ''))}"
         case "UNASSIGNED":
             return f"does not run yet: {problem}" if problem else "does not run: it has no worker at the moment"
-    return f"makes no progress: {problem}" if problem else ""
+    return f"reports: {problem}" if problem else ""
 
 
 def _path(name: str) -> str:

@@ -111,7 +111,9 @@ def _texts(name: str, found: Sequence[PartitionComparison], *, once: bool) -> It
     verdict = "not complete" if any(each.unexplained(is_exactly_once=once) for each in found) else "complete"
     forward, back = ([each for each in found if each.is_back is is_back] for is_back in (False, True))
     equal, records = sum(each.equal for each in forward), sum(each.records[0] for each in forward)
-    text = f"mirror {name}: {verdict}; {equal:,} of {counted(records, 'record')} of the source are equal"
+    text = f"mirror {name}: {verdict}"
+    if any(not each.refusal for each in forward):
+        text += f"; {equal:,} of {counted(records, 'record')} of the source are equal"
     if back:
         text += f"; copied back: {sum(each.equal for each in back):,} of {sum(each.records[1] for each in back):,}"
     yield Text(text)

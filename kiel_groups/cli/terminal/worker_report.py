@@ -110,8 +110,8 @@ def worker_group_problems(group: WorkerGroup) -> Iterator[str]:
         elif status.state is WorkState.UNASSIGNED and group.workers:
             yield f"{kind} {work} does not run: it has no worker at the moment"
         elif status.problem:
-            what = "makes no progress" if isinstance(work, TaskId) else "lacks a part of its work"
-            yield f"{kind} {work} {what}: {status.problem}"
+            # The rest of the work may continue.
+            yield f"{kind} {work} reports: {status.problem}"
 
 
 def _workers_table(group: WorkerGroup) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,8 +59,11 @@ class FakeCheck:
 
     def __init__(self, *turned: str) -> None:
         self.found = frozenset(turned)
+        #: The topics whose records were read before a check.
+        self.read: set[str] = set()
 
-    def turned(self) -> frozenset[str]:
+    def turned(self, read: Collection[str] = ()) -> frozenset[str]:
+        self.read.update(read)
         return self.found
 
 
@@ -161,6 +164,8 @@ def test_a_topic_that_is_not_turned_any_more_is_not_copied(kafka: MockKafka, sou
     check.found = frozenset()
     assert copied(copier) == [SourcePosition(back_partition(COPY), {"offset": 4, "end": 3})]
     assert [key for key, _ in source.records[TopicPartition("a", 0)]] == [b"k1", b"k2", b"k3"]
+    # The topic may have been created again before its records were read.
+    assert check.read == {"copy"}
 
 
 def test_a_task_waits_for_a_source_that_is_gone(kafka: MockKafka, source: FakeSource) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
@@ -10,7 +12,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, Task
 from kiel_groups.mirror import directions as module
 from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import BACK, FORWARD, STOPPED, Claim
+from kiel_groups.mirror.values import BACK, FORWARD, STOPPED, Claim, LostTopicsError
 from tests.helpers.claimed_topics import CLAIM, FakeTarget, cluster_of
 from tests.helpers.connector_contexts import RecordingTaskContext
 
@@ -33,6 +35,7 @@ def check_of(target: FakeTarget, context: RecordingTaskContext) -> DirectionChec
         b'{"mirror": "m", "topic": "a", "source": "s", "starts": 7}',
         b'{"mirror": "m", "topic": "a", "source": "s", "starts": [-1]}',
         b'{"mirror": "m", "topic": "a", "source": "s", "resumes": ["1"]}',
+        b'{"mirror": "m", "topic": "a", "source": "s", "target_id": 7}',
         b'{"mirror": "m", "topic": "a", "source": "s", "more": 1}',
         b"\xff",
         b"[" * 100_000,
@@ -49,7 +52,7 @@ def test_a_hostile_claim_is_one_line(data: bytes) -> None:
 def test_claims_are_read_as_they_were_written() -> None:
     """A later record replaces a claim, and a null value deletes it, before the topic is compacted."""
     target = TargetCluster({"bootstrap.servers": "new:9092"})
-    turned = CLAIM._replace(direction=BACK, starts=(3, 0), resumes=(7,))
+    turned = CLAIM._replace(direction=BACK, starts=(3, 0), resumes=(7,), target_id="first")
     records: list[tuple[bytes, bytes | None]] = [
         (b'"copy"', CLAIM.encode()),
         (b'"other"', CLAIM.encode()),
@@ -89,6 +92,19 @@ def test_a_task_reads_claims_when_one_has_changed() -> None:
     target.stored = {}
     assert check.turned() == {"copy", "new"}
     assert context.problems == []
+
+
+def test_a_topic_that_was_created_again_is_lost() -> None:
+    """Its log may be as long as the former one. A claim without an id, of brokers that have none, is not compared."""
+    target, claim = FakeTarget({"copy": CLAIM}), CLAIM._replace(target_id="first")
+    target.other = {"copy": "it has another id"}
+    for known, is_lost in ((CLAIM, False), (claim, True)):
+        check = DirectionCheck(cluster_of(target), "m", {"copy": known, "new": None}, RecordingTaskContext())
+        assert check.turned() == {"new"}
+        # Records that were read are checked before they are written.
+        for look in (partial(check.check_ids, ["copy", "new"]), partial(check.turned, {"copy"})):
+            with pytest.raises(LostTopicsError, match="another id") if is_lost else nullcontext():
+                look()
 
 
 def test_a_task_waits_for_a_target_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

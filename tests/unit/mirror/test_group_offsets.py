@@ -77,6 +77,8 @@ class FakeTarget:
         self._direction = direction
         #: The offsets of markers in all partitions. All other offsets are those of records.
         self.markers: set[int] = set()
+        #: Why topics are not those that were claimed.
+        self.other: Mapping[str, str] = {}
 
     def claims_of(self, _: str) -> Mapping[str, Claim]:
         return {"copy": Claim("m", "a", "old:9092", direction=self._direction)}
@@ -84,6 +86,9 @@ class FakeTarget:
     def mirrored(self, _: str) -> Any:
         values = {"source": 100, "target": 90}
         return parse_checkpoints([(json.dumps(["a", n, 0]).encode(), json.dumps(values).encode()) for n in range(2)])
+
+    def replaced(self, _: object) -> Mapping[str, str]:
+        return self.other
 
     def logs(self, _: object) -> Mapping[TopicPartition, tuple[int, int]]:
         return {TopicPartition("copy", number): (0, 200) for number in range(2)}
@@ -132,6 +137,10 @@ def test_offsets_are_written_once_and_never_moved_back(admin: FakeAdmin) -> None
     target.markers = set(range(90, 95))
     (found,) = moving.translate(GROUP)
     assert (found.changes, found.left_out, [each.target for each in found.offsets]) == ({}, [], [90, 95])
+    # However long its log is, a topic that was created again has other records there.
+    target.other = {"copy": "it has another id"}
+    (found,) = moving.translate(GROUP)
+    assert [each.refusal for each in found.left_out] == ["the checkpoints are of a former target topic"] * 2
 
 
 @pytest.mark.parametrize(

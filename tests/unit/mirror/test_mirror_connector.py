@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from types import SimpleNamespace
@@ -192,6 +192,18 @@ class FakeTarget:
         self.claims_of_all, self._partitions = claims, partitions
         self.unclaimed, self.ungrown, self.lost = dict[str, str](), dict[str, str](), dict[str, str]()
         self.grown: list[str] = []
+        #: The ids of topics, and why topics are not those that were claimed.
+        self.ids, self.other = dict[str, str](), dict[str, str]()
+
+    def topic_ids(self, topics: Collection[str], *, must_exist: bool) -> Mapping[str, str]:
+        return {name: self.ids[name] for name in topics if name in self.ids and must_exist}
+
+    def replaced(self, claims: Mapping[str, Claim]) -> Mapping[str, str]:
+        return {name: text for name, text in self.other.items() if name in claims}
+
+    def change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> Mapping[str, Claim]:
+        self.claims_of_all = {**self.claims_of_all, **change(self.claims_of_all)}
+        return self.claims_of_all
 
     def create_checkpoints(self, *_: object) -> None: ...
 
@@ -205,7 +217,7 @@ class FakeTarget:
     def mirrored(self, _: str) -> Mapping[TopicPartition, object]:
         return {}
 
-    def lost_topics(self, topics: Sequence[MirroredTopic], _: object) -> Mapping[str, str]:
+    def lost_topics(self, topics: Sequence[MirroredTopic], *_: object) -> Mapping[str, str]:
         return {topic.source: self.lost[topic.source] for topic in topics if topic.source in self.lost}
 
     def claim(self, *_: object) -> tuple[Mapping[str, Claim], Mapping[str, str]]:
@@ -250,6 +262,32 @@ def test_a_topic_that_has_grown_grows_on_the_target() -> None:
     assert context.problems[-1].endswith("add partitions on the target, after which keys have other partitions there")
     planned(connector, target, 3)
     assert context.problems[-1] == ""
+
+
+def test_the_ids_of_topics_are_noted_before_the_first_record() -> None:
+    """
+    A topic with another id than the noted one is not copied, unless nothing was copied before. The watch notices it. If
+    the target has no ids, nothing is noted.
+    """
+    claims = {name: Claim("c", name, "old:9092") for name in "ab"}
+    target, (connector, context) = FakeTarget(claims, 1), connector_of(lambda _: [])
+    planned(connector, target, 1)
+    assert target.claims_of_all is claims
+    for ids, lost, noted, partitions in (
+        ({"a": "a1"}, {"a": "a is short, and its claim has no id yet"}, ("a1", ""), "ab"),
+        ({"a": "a2", "b": "b1"}, {"a": "a has another id"}, ("a1", "b1"), "b"),
+        ({"a": "a2", "b": "b2"}, {}, ("a2", "b2"), "ab"),
+    ):
+        target.ids, target.lost = ids, lost
+        config = planned(connector, target, 1)
+        assert tuple(claim.target_id for claim in target.claims_of_all.values()) == noted
+        assert json.loads(config[PARTITIONS_KEY]) == [[name, 0] for name in partitions]
+    ended = iter([False, True, False, True])
+    vars(connector).update(_ended=SimpleNamespace(wait=lambda _: next(ended)))
+    for name, expected in (("of another mirror", 0), ("b", 1)):
+        target.other = {name: "it has another id"}
+        connector._watch()
+        assert context.reconfigurations == expected
 
 
 def test_a_topic_with_a_problem_keeps_no_other_topic_from_being_copied(caplog: pytest.LogCaptureFixture) -> None:

@@ -345,7 +345,7 @@ class MadeWriter(FakeWriter):
         self.closed.append(self)
 
 
-@pytest.mark.parametrize("when", ["later", "short as the task starts", "gone as the task starts"])
+@pytest.mark.parametrize("when", ["later", "short as the task starts", "gone as the task starts", "another topic"])
 def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The task begins again without it, at the positions that it has returned, which the worker may not have stored. A
@@ -356,6 +356,8 @@ def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: 
     second = FakeConsumer(None, {other: [FakeColumns(10)]})
     consumers = [second] if at_start else [first, second]
     claims = {f"copy.{name}": Claim("c", name, "old:9092") for name in "ab"}
+    if when == "another topic":
+        claims["copy.a"] = claims["copy.a"]._replace(target_id="first")
     limits = {"max.message.bytes": "1000", "cleanup.policy": "delete"}
 
     def settings(names: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
@@ -369,6 +371,7 @@ def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: 
         logs=lambda _: {},
         partitions=lambda: {"copy.b": 1},
         settings=settings,
+        replaced=lambda known: dict.fromkeys(known, "it is gone"),
     )
     monkeypatch.setattr(module, "target_of", lambda _: target)
     monkeypatch.setattr(module, "SingleConsumer", lambda *_, **__: consumers.pop(0))
@@ -392,7 +395,7 @@ def test_a_topic_that_is_lost_on_the_target_waits_alone(when: str, monkeypatch: 
     assert second.subscribed == [("b", {} if at_start else {other: 9}, [0])]
     shown = "the target does not show copy.a with its partitions" if when.startswith("gone") else "it is gone"
     assert [problem.partition(" any more")[0] for problem in context.problems] == [shown]
-    assert len(MadeWriter.closed) == (0 if when.startswith("gone") else 2)
+    assert len(MadeWriter.closed) == (2 if when in ("later", "short as the task starts") else 0)
     if at_start:
         assert started(FIRST).poll() == []
         assert context.pauses == [module._PAUSE_S]

@@ -164,7 +164,7 @@ def test_what_no_task_copies_is_shown_with_its_reason(monkeypatch: pytest.Monkey
         mirrored=lambda _: {},
         logs=lambda topics: {TopicPartition(topic, number): (0, 8) for topic in topics for number in range(2)},
         with_records=set,
-        lost_topics=lambda topics, _: {"a": "it is gone"} if len(topics) == 2 else {},
+        lost_topics=lambda topics, *_: {"a": "it is gone"} if len(topics) == 2 else {},
     )
     monkeypatch.setattr(mirror_view, "open_target", lambda _: target)
     task = TaskId("m", 0)

@@ -16,7 +16,7 @@ from threading import Timer
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
 from confluent_kafka import TopicPartition as TargetPartition
 
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
@@ -24,7 +24,15 @@ from kiel_groups.mirror import target as target_module
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.checkpoints import Checkpoint, MirroredPartition
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import LostTopicsError, MirroredTopic, SourceBatch, TopicLimits, WriterSettings
+from kiel_groups.mirror.values import (
+    BACK,
+    Claim,
+    LostTopicsError,
+    MirroredTopic,
+    SourceBatch,
+    TopicLimits,
+    WriterSettings,
+)
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
@@ -275,14 +283,48 @@ def test_lost_topics_are_found_and_not_created_again() -> None:
         _create=lambda topics: created.extend(topic.topic for topic in topics) or {},
     )
     topics = [MirroredTopic(name, f"copy.{name}", 1, {}) for name in [*records, "new"]]
-    found = target.lost_topics(topics, mirrored)
+    found = target.lost_topics(topics, mirrored, {})
     assert {name: text.partition(" any more")[0].partition(":0 had")[0] for name, text in found.items()} == {
         "gone": "the target does not show copy.gone with its partitions",
         "short": "the target's partition copy.short",
     }
+    claims = {f"copy.{name}": Claim("m", name, "old:9092", target_id="first") for name in ["empty", "kept"]}
+    claims["copy.new"] = Claim("m", "new", "old:9092", 0, BACK, (0,), target_id="first")
+    again = "the target's topic copy.{} is not the one that the connector 'm' has begun"
+    for each, names in (("first", []), ("second", ["kept", "new"])):
+        vars(target).update(topic_ids=lambda wanted, each=each: dict.fromkeys(wanted, each))
+        found = target.lost_topics(topics, mirrored, claims)
+        # Nothing was copied to or from the topic without records, so it may be another one.
+        assert [name for name, text in found.items() if text.startswith(again.format(name))] == names
+    assert "leave new out of the topics of this mirror" in found["new"]
     vars(target).update(partitions=lambda: {"copy.short": 1, "copy.kept": 1})
     _, refused = target.create("m", topics, 1)
     assert (created, refused.keys()) == (["copy.empty", "copy.new"], {"gone"})
+
+
+def test_topics_without_an_id_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers before 2.8 have none. A broker that does not know a new topic yet is asked again."""
+    monkeypatch.setattr(target_module, "_PAUSE_S", 0)
+    target, gone = TargetCluster({"bootstrap.servers": "new:9092"}), KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    answers = {"a": [gone, KafkaError(KafkaError._TRANSPORT), Uuid(1, 2)], "old": [Uuid(0, 0)]}
+
+    def describe(topics: TopicCollection, **_: object) -> Mapping[str, Future[object]]:
+        found: dict[str, Future[object]] = {name: Future() for name in topics.topic_names}
+        for name, future in found.items():
+            answer = answers[name].pop(0) if answers[name][1:] else answers[name][0]
+            if isinstance(answer, KafkaError):
+                future.set_exception(KafkaException(answer))
+            else:
+                future.set_result(SimpleNamespace(topic_id=answer))
+        return found
+
+    vars(target).update(_admin=SimpleNamespace(describe_topics=describe))
+    assert target.topic_ids(["a", "old"]) == {}
+    answers["a"].insert(0, gone)
+    assert target.topic_ids(["a", "old"], must_exist=True) == {"a": str(Uuid(1, 2))}
+    claim = Claim("m", "a", "old:9092")
+    for known, names in (("", []), (str(Uuid(1, 2)), []), ("another", ["a"])):
+        assert list(target.replaced({"a": claim._replace(target_id=known)})) == names
 
 
 def test_reading_continues_after_errors_that_pass(kafka: MockKafka) -> None:

@@ -187,7 +187,7 @@ def test_the_status_has_problems_states_and_traces(worker: FakeWorker, command: 
         (WorkStatus(WorkState.FAILED, "w:1"), "has failed: for an unknown reason"),
         (WorkStatus(WorkState.UNASSIGNED, ""), "does not run: it has no worker at the moment"),
         (WorkStatus(WorkState.UNASSIGNED, "w:1", problem="no broker answered"), "does not run yet: no broker answered"),
-        (WorkStatus(WorkState.RUNNING, "w:1", problem="no topic"), "makes no progress: no topic"),
+        (WorkStatus(WorkState.RUNNING, "w:1", problem="no topic"), "reports: no topic"),
     ],
 )
 def test_a_check_names_what_is_wrong(

@@ -275,11 +275,11 @@ def test_a_group_is_described_in_json(monkeypatch: pytest.MonkeyPatch, capsys: p
         ),
         (
             group({TaskId("logs", 0): WorkStatus(WorkState.RUNNING, "", problem="no broker knows the topic t")}),
-            "task logs-0 makes no progress: no broker knows the topic t",
+            "task logs-0 reports: no broker knows the topic t",
         ),
         (
             group({ConnectorId("logs"): WorkStatus(WorkState.RUNNING, "", problem="the source has no topic t")}),
-            "connector logs lacks a part of its work: the source has no topic t",
+            "connector logs reports: the source has no topic t",
         ),
         (
             replace(
