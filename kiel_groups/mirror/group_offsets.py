@@ -115,12 +115,10 @@ class GroupMover:
         claims = self._target.claims_of(self._mirror)
         topics = {claim.topic: target for target, claim in claims.items()}
         turned = {claim.topic for claim in claims.values() if claim.direction in (BACK, RETURNING)}
-        mirrored, replaced = self._target.mirrored(self._mirror), self._target.replaced(claims)
-        # The log of a topic that was created again, however long it is, is before all checkpoints.
-        logs = {
-            each: (start, -1 if each.topic in replaced else end)
-            for each, (start, end) in self._target.logs(claims).items()
-        }
+        mirrored, logs = self._target.mirrored(self._mirror), self._target.logs(claims)
+        # The log of a topic that was created again, however long it is, ends before all checkpoints.
+        replaced = self._target.replaced(claims)
+        logs |= {each: (start, -1) for each, (start, _) in logs.items() if each.topic in replaced}
         translations = [
             GroupTranslation(
                 group,
