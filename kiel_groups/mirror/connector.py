@@ -193,8 +193,8 @@ class MirrorConnector(SourceConnector):
         return topics, claims, counts, problems
 
     def _identified(
-        self, topics: Sequence[MirroredTopic], claims: Mapping[str, Claim]
-    ) -> tuple[Mapping[str, Claim], dict[str, str]]:
+        self, topics: Sequence[MirroredTopic], claims: dict[str, Claim]
+    ) -> tuple[dict[str, Claim], dict[str, str]]:
         """
         Note in the claims which topics of the target the mirror copies to, before it copies the first record.
 
