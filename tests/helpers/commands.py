@@ -16,6 +16,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self
+from unittest.mock import patch
 
 from kiel_groups.cli import app
 
@@ -52,8 +53,7 @@ def kiel_groups_here(*arguments: str) -> subprocess.CompletedProcess[str]:
     Run ``kiel-groups`` in this process until it ends: most of a short command's time is the start of another process.
 
     If an event loop runs in this thread, the command gets a thread of its own, where it can run a loop. Commands that
-    handle signals, such as ``consume``, cannot run there. Log records of the whole test process count as those of the
-    command while it runs.
+    handle signals, such as ``consume``, cannot run there. Log records of a test's own event loop are not the command's.
     """
     try:
         asyncio.get_running_loop()
@@ -84,8 +84,17 @@ def logging_of_a_command() -> Iterator[None]:
     level, handlers = root.level, root.handlers[:]
     levels = {logger.name: logger.level for logger in _loggers()}
     root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
+    add, main = root.addHandler, threading.main_thread()
+    # While a command has a thread of its own, members of the test may run on the main thread.
+    others = None if threading.current_thread() is main else main.ident
+
+    def add_handler(handler: logging.Handler) -> None:
+        handler.addFilter(lambda record: record.thread != others)
+        add(handler)
+
     try:
-        yield
+        with patch.object(root, "addHandler", add_handler):
+            yield
     finally:
         root.level, root.handlers[:] = level, handlers
         for logger in _loggers():
