@@ -409,6 +409,12 @@
   document.addEventListener("htmx:sseError", () => say("no connection to the service; trying again"));
   document.addEventListener("DOMContentLoaded", () => {
     draw();
-    document.getElementById("dialog").addEventListener("close", () => document.getElementById(opener)?.focus());
+    const dialog = document.getElementById("dialog");
+    // Chromium reports the close in its next frame. The operator may have moved the focus to another button meanwhile, and
+    // must not press the opener in its place. The browser itself returns the focus, unless the page has a new opener.
+    dialog.addEventListener("close", () => {
+      const focused = document.activeElement;
+      if (!focused || focused === document.body || dialog.contains(focused)) document.getElementById(opener)?.focus();
+    });
   });
 })();
