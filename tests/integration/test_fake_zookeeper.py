@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -389,8 +390,12 @@ def test_a_session_is_resumed_and_closed_by_another_client(backend: Backend, cli
     first = backend.client()
     session_id = first.client_id[0]
     first.create("/e", b"", ephemeral=True)
-    answers: list[tuple[int, int]] = []
     resuming = backend.resuming(first.client_id)
+    # The first client gives its session up. Otherwise it would reconnect when the session moves, and take it back.
+    first._stopped.set()
+    first._connection._socket.shutdown(socket.SHUT_RDWR)
+    backend.wait(lambda: first.client_state == KeeperState.CLOSED, "the first client has stopped")
+    answers: list[tuple[int, int]] = []
     observe_connect(resuming, 10_000, lambda *answer: answers.append(answer))
     resuming.start_async()
     backend.wait(lambda: resuming.connected, "it is resumed")
