@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,13 @@ async def producing(broker: FakeBroker | None = None, **settings: Any) -> AsyncI
         producer = Producer([str(running.address)], **(quick | settings))
         async with producer:
             yield running, producer
+
+
+def cancel_tasks() -> None:
+    """Cancel all tasks of the loop, as a program may do, except the running one and those of scripted brokers."""
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        if "FakeBroker" not in repr(task.get_coro()):
+            task.cancel()
 
 
 def stored(broker: FakeBroker, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:

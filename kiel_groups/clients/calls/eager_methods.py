@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 #: The loops that a program has left, as by a Ctrl-C, while the close of a client runs them again.
 run_by_close: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
+#: How long a task that was cancelled is not started again, in seconds: nothing begins on a loop that ends.
+_RESUME_S = 0.1
+
 #: The tasks in progress. The event loop itself keeps only weak references to its tasks.
 _running: set[asyncio.Task[Any]] = set()
 
@@ -82,13 +85,22 @@ async def connect_or_close(client: _Client) -> None:
         raise
 
 
-def spawn(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+def spawn(work: Coroutine[Any, Any, T], name: str, resume: Callable[[], object] | None = None) -> asyncio.Task[T]:
     """
     Start a coroutine, and keep its task alive until it ends. If no loop runs yet, the coroutine starts with the loop.
 
-    A failure that is never retrieved is logged under ``name`` when the task is dropped.
+    A failure that is never retrieved is logged under ``name`` when the task is dropped. If the task is cancelled,
+    ``resume`` is called a moment later: a program may cancel all tasks of its loop, and then continue.
     """
-    return keep_alive(LoggedTask(work, loop=home_loop(), name=name, context=context_without_calls()))
+    task = keep_alive(LoggedTask(work, loop=home_loop(), name=name, context=context_without_calls()))
+    if resume is not None:
+
+        def ended(_: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                task.get_loop().call_later(_RESUME_S, resume)
+
+        task.add_done_callback(ended, context=Context())
+    return task
 
 
 def keep_alive(task: LoggedTask[T]) -> asyncio.Task[T]:

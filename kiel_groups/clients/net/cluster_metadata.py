@@ -87,7 +87,7 @@ class BrokerVersions(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Refresh:
     """
-    A refresh in flight. ``asks_another`` says whether the refresh asks another broker than the broker that answered
+    A refresh. ``asks_another`` says whether the refresh asks another broker than the broker that answered
     last.
     """
 
@@ -147,7 +147,7 @@ class ClusterMetadata:
         self.asks_ids = False
         #: Changes whenever ``leader_of`` may change.
         self.leaders_version = 0
-        self._running: _Refresh | None = None
+        self._last_refresh: _Refresh | None = None
         self._not_before_s = 0.0
         #: When each broker has ended a connection with a request in flight last, and was asked then for its versions.
         self._lost_s: dict[HostPort, float] = {}
@@ -302,7 +302,7 @@ class ClusterMetadata:
         now_s = time.monotonic()
         if (
             (now_s - known.seen_s) * 1000 > self.config.metadata_max_age_ms
-            and self._running is None
+            and self._refresh_in_flight is None
             and now_s >= self._not_before_s
         ):
             spawn(self._renew(topic), f"metadata refresh of {topic}")
@@ -412,18 +412,24 @@ class ClusterMetadata:
         """
         wanted = frozenset(topics)
         asks_another = reason in _ASK_ANOTHER
-        while self._running is not None:
-            if wanted <= self._running.topics and (self._running.asks_another or not asks_another):
-                await asyncio.shield(self._running.task)
+        while (running := self._refresh_in_flight) is not None:
+            if wanted <= running.topics and (running.asks_another or not asks_another):
+                await asyncio.shield(running.task)
                 return
-            await asyncio.wait([self._running.task])
+            await asyncio.wait([running.task])
         self._tracked |= wanted
         asked = frozenset(self._tracked)
         task = spawn(self._refresh_once(asked, reason), f"metadata refresh ({reason})")
         # Every caller gets the failure. If all callers were cancelled, asyncio must not report it as never retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._running = _Refresh(asked, asks_another, task)
+        self._last_refresh = _Refresh(asked, asks_another, task)
         await asyncio.shield(task)
+
+    @property
+    def _refresh_in_flight(self) -> _Refresh | None:
+        # A program may cancel all tasks, also before they begin: only the task itself knows that it has ended.
+        last = self._last_refresh
+        return None if last is None or last.task.done() else last
 
     async def _refresh_once(self, topics: frozenset[str], reason: str) -> None:
         try:
@@ -448,7 +454,6 @@ class ClusterMetadata:
             raise
         finally:
             self._not_before_s = time.monotonic() + self._backoff.delay_s(max(1, self._sources.failures))
-            self._running = None
 
     async def _ask_ids(self, topics: Collection[str]) -> None:
         """Ask the broker that answered last for the ids of topics, and record the ids. A failure is only logged."""

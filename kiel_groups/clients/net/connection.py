@@ -371,7 +371,10 @@ class Connection:
             # The opening is not awaited itself: other callers may wait for the same opening when one of them is
             # cancelled, and the close of the connection cancels the opening, not its callers.
             await asyncio.wait({self._opening})
-            if not self._opening.cancelled():
+            if self._opening.cancelled():
+                # By a program that cancels all tasks of its loop, unless by the close of this connection.
+                self._fail(self._broken("the connection was not opened: its task was cancelled"))
+            else:
                 self._opening.result()
         self._check_alive()
         assert self._stream is not None

@@ -8,9 +8,12 @@ Where a compiler was found, ``Records``, ``Appender`` and both functions are tho
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, repeat
+from operator import is_not
 from typing import TYPE_CHECKING, Any, Self
 
 from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, RecordMetadata, settle_failed
@@ -142,11 +145,14 @@ class Batch(Records):
 
     def stored(self, topic_partition: TopicPartition, base_offset: int) -> None:
         """Set the outcome of each record: it is stored. ``base_offset`` is the first one's offset; -1 is unknown."""
-        first = self.outcomes[0]
-        if first is self.outcomes[-1] and isinstance(first, JointOutcome):
-            first.settle(len(self))
-            return
-        set_places(self.outcomes, RecordMetadata, *topic_partition, base_offset)
+        outcomes, start = self.outcomes, 0
+        while start < len(outcomes) and isinstance(first := outcomes[start], JointOutcome):
+            stop = bisect_left(outcomes, True, start, key=partial(is_not, first))
+            first.settle(stop - start)
+            start = stop
+        if start < len(outcomes):
+            rest = outcomes[start:] if start else outcomes
+            set_places(rest, RecordMetadata, *topic_partition, base_offset + start if base_offset >= 0 else -1)
 
     def failed(self, error: Exception) -> None:
         """Set the outcome of each record: it has failed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -199,16 +200,28 @@ def as_partitions(given: Iterable[int] | int | None, count: int) -> list[int | N
     Raises:
         ConfigError: There are fewer or more partitions, or one is not a number.
     """
-    if given is None or isinstance(given, int):
-        return [given] * count
+    number = as_number(given)
+    if given is None or number is not None:
+        return [number] * count
     partitions = _as_list(given, count, "partitions")
-    for each in partitions:
-        if not isinstance(each, int):
-            raise ConfigError(f"partitions: {each!r:.100} given; expected a number for each value, or one for all")
-    return partitions
+    numbers = list(map(as_number, partitions))
+    if None in numbers:
+        wrong = partitions[numbers.index(None)]
+        raise ConfigError(f"partitions: {wrong!r:.100} given; expected a number for each value, or one for all")
+    return numbers
 
 
-def _as_list(given: Iterable[Any], count: int, name: str) -> list[Any]:
+def as_number(given: object) -> int | None:
+    """Return a whole number, such as one of numpy, as an int, or None for any other object."""
+    try:
+        return operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _as_list(given: object, count: int, name: str) -> list[Any]:
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{name}: {given!r:.100} given; expected one for each value")
     found = list(given)
     if len(found) != count:
         raise ConfigError(f"{name}: {len(found)} given for {counted(count, 'value')}")

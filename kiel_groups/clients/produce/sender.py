@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -22,7 +23,7 @@ from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.clients.produce.batches import Appender, Batch, messages_bytes, track
 from kiel_groups.clients.produce.outcomes import Outcome
 from kiel_groups.config import ProducerConfig
-from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError
+from kiel_groups.errors import BrokerError, ClosedError, KielGroupsError, OutcomeUnknownError, RetriableBrokerError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import (
@@ -329,7 +330,8 @@ class Sender:
     ) -> None:
         """Queue messages, and start to send their batches if these are due."""
         size_bytes = messages_bytes(keys, values)
-        if size_bytes > self._most_bytes and len(values) > 1:
+        if len(values) > 1 and size_bytes > self._room(queue):
+            # The parts fill the rest of the open batch, and then the next one.
             middle = len(values) // 2
             self.add_many(queue, keys[:middle], values[:middle], outcomes[:middle])
             self.add_many(queue, keys[middle:], values[middle:], outcomes[middle:])
@@ -342,10 +344,15 @@ class Sender:
         self.appender.buffered_bytes += size_bytes
         self._offer(queue)
 
+    def _room(self, queue: PartitionQueue) -> int:
+        """Return how many bytes the open batch of a partition still takes, or those of a new one if none is open."""
+        batch = queue.newest
+        return self._most_bytes if batch is None or batch.sealed else self._most_bytes - batch.size_bytes
+
     def _open(self, queue: PartitionQueue, size_bytes: int) -> Batch:
         """Return the last batch of a partition if it has room for so many bytes, or else a new one."""
         batch = queue.newest
-        if batch is None or batch.sealed or batch.size_bytes + size_bytes > self._most_bytes:
+        if batch is None or batch.sealed or size_bytes > self._room(queue):
             queue.newest = batch = Batch(asyncio.get_running_loop().time())
             queue.batches.append(batch)
         return batch
@@ -427,23 +434,37 @@ class Sender:
         """If a request is due, send what will be ready in the next iteration of the loop."""
         if broker.is_due and not broker.is_planned:
             broker.is_planned = True
-            spawn(self._send_ready(broker), f"produce to broker {broker.node_id}")
+            sent: list[PartitionQueue] = []
+            resume = partial(self._resume, broker, sent)
+            spawn(self._send_ready(broker, sent), f"produce to broker {broker.node_id}", resume)
+
+    def _resume(self, broker: BrokerQueue, sent: Sequence[PartitionQueue]) -> None:
+        """Continue after a cancelled ``_send_ready``, which had sent the first batches of these partitions."""
+        broker.is_planned = False
+        for queue in sent:
+            self._failed(queue, RetriableBrokerError("the program has cancelled the task that sent the records"))
+        self._plan_request(broker)
 
     def _lingered(self, queue: PartitionQueue) -> None:
         queue.timer = None
         self._offer(queue)
 
-    async def _send_ready(self, broker: BrokerQueue) -> None:
-        """Send one request after the other to a broker, while they are due. The last one in flight leaves none due."""
+    async def _send_ready(self, broker: BrokerQueue, sent: list[PartitionQueue]) -> None:
+        """
+        Send one request after the other to a broker, while they are due. The last one in flight leaves none due.
+
+        ``sent`` always has the partitions of the request in flight.
+        """
         broker.is_planned = False
         while broker.is_due and not self._closed:
-            queues = broker.take(self._config.max_request_bytes)
+            sent += broker.take(self._config.max_request_bytes)
             broker.in_flight += 1
             try:
                 self._plan_request(broker)
-                await self._send(broker, queues)
+                await self._send(broker, sent)
             finally:
                 broker.in_flight -= 1
+            sent.clear()
 
     async def _send(self, broker: BrokerQueue, queues: list[PartitionQueue]) -> None:
         try:
@@ -489,7 +510,7 @@ class Sender:
         for tp in ahead:
             batches[tp].compressing = None
         # Each set is taken: a partition that is stalled must not keep the sets of others.
-        return found | {tp: (await sets).pop(tp) for tp, sets in ahead.items()}
+        return found | {tp: (await asyncio.shield(sets)).pop(tp) for tp, sets in ahead.items()}
 
     def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
         loop = asyncio.get_running_loop()
@@ -607,7 +628,11 @@ class Sender:
             return
         log.info("producing to %s, try %d failed: %s; trying again", queue.topic_partition, batch.failures, error)
         self._metrics.count("produce_retries")
-        spawn(self._try_again(queue, batch.failures), f"retry of {queue.topic_partition}")
+        self._retry(queue, batch.failures)
+
+    def _retry(self, queue: PartitionQueue, failures: int) -> None:
+        resume = partial(self._retry, queue, failures)
+        spawn(self._try_again(queue, failures), f"retry of {queue.topic_partition}", resume)
 
     async def _try_again(self, queue: PartitionQueue, failures: int) -> None:
         # The first refresh is sent at once: when a request fails, most leaders have moved already.

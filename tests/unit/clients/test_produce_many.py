@@ -134,6 +134,28 @@ async def test_a_batch_ends_at_its_bytes() -> None:
         assert broker.count(PRODUCE) - sent == 4
 
 
+async def test_a_call_fills_the_open_batch() -> None:
+    """What does not fit into the open batch begins a new one. Each call, and each record, has its own outcome."""
+    values = [[b"%d%d" % (call, n) + b"x" * 72 for n in range(7)] for call in range(4)]  # 100 bytes each on the wire
+    async with producing(batch_bytes=350, linger_ms=0) as (broker, producer):
+        await producer.produce("t", b"first", partition=0)
+        joint = [producer.produce_many("t", each, partitions=0) for each in values[:2]]
+        single = producer.produce("t", b"y" * 74, partition=0)
+        joint += [producer.produce_many("t", values[2], partitions=0)]
+        each = producer.produce_many("t", values[3], partitions=0, each=True)
+        assert await asyncio.gather(*joint) == [7, 7, 7]
+        assert (await single).offset == 15
+        assert [place.offset for place in await asyncio.gather(*each)] == list(range(23, 30))
+        assert [value for _, value in stored(broker, T0)][1:] == [
+            *values[0],
+            *values[1],
+            b"y" * 74,
+            *values[2],
+            *values[3],
+        ]
+        assert broker.count(PRODUCE) == 1 + 10, "29 records, three in a batch"
+
+
 async def test_a_call_ends_the_wait_of_earlier_records() -> None:
     """Records that wait until ``batch_size`` records have come are sent with the records of a call."""
     async with producing(linger_ms=None, batch_size=1_000) as (broker, producer):

@@ -32,6 +32,16 @@ from tests.helpers.waiting import throughout
 pytestmark = pytest.mark.unit
 
 
+class Whole:
+    """A whole number that is no int, as those of numpy."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __index__(self) -> int:
+        return self.number
+
+
 async def test_each_future_returns_the_position_of_its_record() -> None:
     """
     The future of each record returns its topic, partition and offset. Offsets are in the order in which the records
@@ -249,7 +259,35 @@ async def test_a_partition_that_was_just_added_gets_its_records() -> None:
         assert [value for _, value in stored(broker, T0)] == [b"first", b"0", b"b", b"2", b"5"]
         assert broker.count(METADATA) == before + 1
         broker.logs[added._replace(partition=3)] = Log()
-        assert (await producer.produce("t", b"c", partition=3)).partition == 3
+        assert (await producer.produce("t", b"c", partition=Whole(3))).partition == 3
+        assert await producer.produce_many("t", [b"d", b"e"], partitions=[Whole(3), Whole(1)]) == 2
+        assert (await producer.produce("t", b"f", partition=Whole(3))).offset == 2
+
+
+async def test_records_wait_only_for_a_lookup_of_their_partition() -> None:
+    """A wrong partition, given again and again while no broker answers lookups, delays no records of other ones."""
+    async with producing() as (broker, producer):
+        await producer.produce("t", b"0", partition=0)
+        broker.gates[METADATA] = asyncio.Event()
+        wrong = []
+        for number in range(1, 4):
+            wrong += [
+                producer.produce("t", b"x", partition=2),
+                producer.produce_many("t", [b"x"] * 2, partitions=[2, 3]),
+            ]
+            assert (await producer.produce("t", b"%d" % number, partition=0)).partition == 0
+            assert await producer.produce_many("t", [b"y"]) == 1
+        mixed = producer.produce_many("t", [b"a", b"x"], partitions=[0, 2])
+        behind = producer.produce("t", b"b", partition=0)
+        assert not any(each.done() for each in wrong)
+        broker.logs[TopicPartition("t", 2)] = Log()
+        broker.gates[METADATA].set()
+        assert (await behind).offset > (await wrong[0]).offset == 0
+        assert await mixed == 2
+        assert [value for _, value in stored(broker, T0) if value != b"y"] == [b"0", b"1", b"2", b"3", b"a", b"b"]
+        for future in wrong[1::2]:
+            with pytest.raises(ConfigError, match="partition: 3 given; t has 0 to 2"):
+                await future
 
 
 async def test_a_lookup_without_an_answer_fails_only_the_records_that_caused_it() -> None:
@@ -268,22 +306,32 @@ async def test_a_lookup_without_an_answer_fails_only_the_records_that_caused_it(
         assert broker.count(METADATA) == before + 1
 
 
-async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups() -> None:
-    """However many there are, one lookup runs at a time, and none within ``backoff_ms`` after it."""
+@pytest.mark.parametrize("fault", [None, Fault.CLOSE])
+async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups(
+    fault: Fault | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    However many there are, one lookup runs at a time, and none within ``backoff_ms`` after it. Nor does each record
+    cause a line of the log.
+    """
     async with producing(backoff_ms=200, max_backoff_ms=200) as (broker, producer):
         await producer.produce("t", b"x", partition=0)
         loop, before = asyncio.get_running_loop(), broker.count(METADATA)
+        broker.script = lambda request: fault if request.api_key == METADATA else None
         began_s = loop.time()
         for number in range(300):
             futures = [producer.produce("t", b"x", partition=2), producer.produce_many("t", [b"x"], partitions=9)]
             futures.append(producer.produce("t", b"x", partition=-1))
             for error in await asyncio.gather(*futures, return_exceptions=True):
-                assert isinstance(error, ConfigError)
+                assert isinstance(error, ConfigError if fault is None else (ConfigError, NoBrokersError))
             if number % 100 == 0:
                 await producer.produce("t", b"x", partition=0)
         assert broker.count(METADATA) - before <= 1 + (loop.time() - began_s) / 0.2
         assert len(stored(broker, T0)) == 4
         assert producer.buffered_bytes == 0
+    lines = [record.getMessage() for record in caplog.records if "cannot be sent" in record.getMessage()]
+    assert len(lines) <= 1 + (loop.time() - began_s) / 10
+    assert "899 more records for t could not be sent" in caplog.text or len(lines) > 1
 
 
 async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kiel_groups.clients.calls import eager_methods
 from kiel_groups.clients.produce import batches, sender
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import KielGroupsError, OutcomeUnknownError
@@ -17,7 +18,7 @@ from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log, Request
-from tests.helpers.producers import stored
+from tests.helpers.producers import cancel_tasks, stored
 from tests.helpers.step_variants import on_python_steps
 
 pytestmark = pytest.mark.unit
@@ -124,6 +125,8 @@ async def run_program(seed: int, share: float) -> None:
                 sent.append(Sent(values, partition, client.produce_many("t", iter(values), keys, partition)))
             if random.random() < 0.05:
                 random.choice(sent).future.cancel()
+            if random.random() < 0.05:
+                cancel_tasks()
             if random.random() < 0.3:
                 await random.choice([client.drain, client.flush, lambda: asyncio.sleep(0.001)])()
             if random.random() < 0.1:
@@ -182,6 +185,7 @@ async def test_each_record_has_one_true_outcome(share: float, monkeypatch: pytes
     """
     for seed in range(8):
         with monkeypatch.context() as patched:
+            patched.setattr(eager_methods, "_RESUME_S", 0.001)
             if seed % 2:
                 without_compiled_batches(patched)
             if seed & 2:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.clients.calls import eager_methods
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.produce import sender
 from kiel_groups.clients.produce.outcomes import RecordMetadata
@@ -20,7 +21,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
-from tests.helpers.producers import T0, producing, stored
+from tests.helpers.producers import T0, cancel_tasks, producing, stored
 from tests.helpers.waiting import throughout
 
 pytestmark = pytest.mark.unit
@@ -296,18 +297,50 @@ async def test_a_request_without_an_answer_is_retried() -> None:
         assert broker.count(PRODUCE) == 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings"), [(RuntimeError, {}), (MemoryError, {"compression": "snappy", "batch_bytes": 40_100})]
+)
 async def test_an_error_that_is_not_expected_reaches_the_caller(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: type[Exception], settings: dict[str, Any]
 ) -> None:
-    """The records fail with it, and the partition is not blocked for the next ones."""
+    """
+    The records fail with it, and the partition is not blocked for the next ones. So do those of a batch for which the
+    compressor on its thread lacks memory.
+    """
 
     def encode_badly(*_: object) -> bytes:
-        raise RuntimeError("a bug")
+        raise kind("a bug")
 
-    async with producing(FakeBroker({"t": 1})) as (_, producer):
+    values = [bytes(40_000)] * 3
+    async with producing(FakeBroker({"t": 1}), **settings) as (_, producer):
         with monkeypatch.context() as patched:
             patched.setattr(sender, "encode_message_set", encode_badly)
-            with pytest.raises(KielGroupsError, match="unexpected: RuntimeError"):
-                await asyncio.wait_for(producer.produce("t", b"x"), 5.0)
+            for future in producer.produce_many("t", values, each=True):
+                with pytest.raises(KielGroupsError, match=f"producing to t:0 failed: unexpected: {kind.__name__}"):
+                    await asyncio.wait_for(future, 5.0)
         assert "in a way that is not expected" in caplog.text
-        await asyncio.wait_for(producer.produce("t", b"y"), 5.0)
+        assert await asyncio.wait_for(producer.produce_many("t", values), 5.0) == 3
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+async def test_a_program_may_cancel_all_tasks_and_continue(monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
+    """Whatever the producer does just then, such as a lookup, a request or a retry, all records are stored in order."""
+    monkeypatch.setattr(eager_methods, "_RESUME_S", 0.001)
+    monkeypatch.setattr(sender, "_MOST_COMPRESSED_HERE_BYTES", 0)
+    for steps in range(40):
+        async with producing(compression=compression, batch_bytes=100, linger_ms=0) as (broker, producer):
+            broker.fail_next(PRODUCE, T0, 6)
+            futures = []
+            for number in range(1 + steps):
+                futures.append(producer.produce("t", b"%02d" % number, partition=0))
+                await asyncio.sleep(0)
+            cancel_tasks()
+            cancel_at = broker.count(PRODUCE)
+            futures.append(producer.produce("t", b"last", partition=0))
+            await asyncio.wait_for(asyncio.gather(*futures), 5)
+            assert broker.count(PRODUCE) > cancel_at
+            if compression is None:
+                values = [value for _, value in stored(broker, T0)]
+                assert sorted(set(values)) == [
+                    value for number, value in enumerate(values) if value not in values[:number]
+                ]
