@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 
 from kiel_groups.clients.calls.eager_methods import spawn
@@ -186,13 +186,12 @@ class StallWatch:
         self._stalled: set[PartitionQueue] = set()
         self._since_s = 0.0
 
-    def sent(self, queue: PartitionQueue) -> None:
+    def sent(self, queue: PartitionQueue, now_s: float) -> None:
         """Record that the partition's first batch is about to be sent, for the first time or again."""
-        loop = asyncio.get_running_loop()
         if queue.waits_since_s is None:
-            queue.waits_since_s = loop.time()
+            queue.waits_since_s = now_s
         if self._timer is None:
-            self._timer = loop.call_at(queue.waits_since_s + STALLED_AFTER_S, self._check)
+            self._timer = asyncio.get_running_loop().call_at(queue.waits_since_s + STALLED_AFTER_S, self._check)
 
     def stored(self, queue: PartitionQueue) -> None:
         """Record that a broker has stored the partition's first batch."""
@@ -290,6 +289,11 @@ class Sender:
         #: When a broker last stored a batch, on the loop's clock.
         self.stored_at_s = -math.inf
 
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # asyncio makes a system call each time.
+        return asyncio.get_running_loop()
+
     @property
     def unsettled(self) -> int:
         """The number of messages without an outcome."""
@@ -353,7 +357,7 @@ class Sender:
         """Return the last batch of a partition if it has room for so many bytes, or else a new one."""
         batch = queue.newest
         if batch is None or batch.sealed or size_bytes > self._room(queue):
-            queue.newest = batch = Batch(asyncio.get_running_loop().time())
+            queue.newest = batch = Batch(self._loop.time())
             queue.batches.append(batch)
         return batch
 
@@ -412,17 +416,16 @@ class Sender:
         """
         if queue.busy or not queue.batches or self._closed:
             return
-        loop = asyncio.get_running_loop()
-        if not queue.is_ready(loop.time(), self._linger_s, self._batch_size):
+        if not queue.is_ready(now_s := self._loop.time(), self._linger_s, self._batch_size):
             if queue.timer is None and self._linger_s < math.inf:
-                queue.timer = loop.call_at(queue.batches[0].created_s + self._linger_s, self._lingered, queue)
+                queue.timer = self._loop.call_at(queue.batches[0].created_s + self._linger_s, self._lingered, queue)
             return
         queue.busy = True
-        self._stalls.sent(queue)
+        self._stalls.sent(queue, now_s)
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
             # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
-            loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            self._loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
         broker = self._brokers.get(leader)
         if broker is None:
@@ -501,9 +504,11 @@ class Sender:
 
     async def _message_sets(self, batches: Mapping[TopicPartition, Batch]) -> dict[TopicPartition, bytes]:
         """Encode batches. Compress many bytes on another thread, unless that has begun already."""
+        if self._config.compression is None:
+            return _encode(batches, None)
         ahead = {tp: batch.compressing for tp, batch in batches.items() if batch.compressing is not None}
         rest = {tp: batch for tp, batch in batches.items() if tp not in ahead}
-        if self._config.compression is None or _size_bytes(rest) <= _MOST_COMPRESSED_HERE_BYTES:
+        if _size_bytes(rest) <= _MOST_COMPRESSED_HERE_BYTES:
             found = _encode(rest, self._config.compression)
         else:
             found = await self._compress(rest)
@@ -513,11 +518,10 @@ class Sender:
         return found | {tp: (await asyncio.shield(sets)).pop(tp) for tp, sets in ahead.items()}
 
     def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
-        loop = asyncio.get_running_loop()
         try:
-            return loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
+            return self._loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
         except RuntimeError:  # the limit of threads
-            compressed: asyncio.Future[dict[TopicPartition, bytes]] = loop.create_future()
+            compressed: asyncio.Future[dict[TopicPartition, bytes]] = self._loop.create_future()
             compressed.set_result(_encode(batches, self._config.compression))
             return compressed
 
@@ -538,25 +542,28 @@ class Sender:
     def _answered(
         self, queues: list[PartitionQueue], results: Mapping[TopicPartition, ProducedPartition] | None
     ) -> None:
+        stored: list[Batch] = []
         for queue in queues:
             result = results.get(queue.topic_partition) if results is not None else ProducedPartition(NO_ERROR, -1)
             if result is None:
                 self._failed(queue, BrokerError("the broker's answer leaves the partition out"))
-            elif result.error == NO_ERROR:
+            elif result.error.number == NO_ERROR.number:
+                stored.append(queue.batches[0])
                 self._stored(queue, result.base_offset)
             else:
                 self._refused(queue, result)
+        if stored:
+            self.stored_at_s = self._loop.time()
+            self._metrics.count("records_produced", sum(map(len, stored)))
+            self._metrics.count("bytes_produced", sum(batch.size_bytes for batch in stored))
 
     def _stored(self, queue: PartitionQueue, base_offset: int) -> None:
         batch = queue.batches[0]
         batch.stored(queue.topic_partition, base_offset)
         queue.pop_settled()
-        self.stored_at_s = asyncio.get_running_loop().time()
         self._stalls.stored(queue)
         if queue.needs_keys and None in batch.keys:
             queue.needs_keys = False
-        self._metrics.count("records_produced", len(batch))
-        self._metrics.count("bytes_produced", batch.size_bytes)
         self._settled(queue, batch)
 
     def _refused(self, queue: PartitionQueue, result: ProducedPartition) -> None:

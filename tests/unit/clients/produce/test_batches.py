@@ -99,9 +99,19 @@ async def test_a_chosen_partition_is_returned_if_its_batch_is_not_open() -> None
 
 @compiled
 def test_without_a_running_loop_no_record_is_added() -> None:
+    """Also in a thread beside the loop, and after it. A second loop has futures of its own."""
     appender = appender_of({7: (queue := Queue())})
-    assert appender.append("t", b"v", None, 7) == 7
-    assert queue.newest.outcomes == []
+    record = ("t", b"v", None, 7)
+    assert appender.append(*record) == 7
+
+    async def append() -> None:
+        assert appender.append(*record).get_loop() is asyncio.get_running_loop()
+        assert await asyncio.to_thread(appender.append, *record) == 7
+
+    for count in (1, 2):
+        asyncio.run(append())
+        assert appender.append(*record) == 7
+        assert len(queue.newest.outcomes) == count
 
 
 async def test_records_do_not_overtake_those_that_wait_for_the_partitions_of_their_topic() -> None:
