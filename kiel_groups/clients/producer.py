@@ -184,7 +184,7 @@ class Producer:
             message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
-            partition: The partition's number. By default, the partitioner chooses. If the partition is not known, a
+            partition: The partition's number, also one of numpy. By default, the partitioner chooses. If the partition is not known, a
                 broker is asked before the record fails, at most once in ``backoff_ms``.
 
         Returns:
@@ -201,6 +201,7 @@ class Producer:
             ConfigError: The topic or partition is not valid, or the value cannot be serialized.
             BufferFullError: ``max_buffered_bytes`` are buffered; await ``drain()`` now and then.
             ClosedError: The producer was closed.
+            KielGroupsError: Memory was missing to compress the batch, or another error that is not expected.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
         added = self._appender.append(topic, message, key, partition)

@@ -205,7 +205,7 @@ class Placement:
         count, error = self._refused.pop(topic, _Refused(0, None))
         if count:
             records = counted(count, "more record")
-            log.error("%s for %s could not be sent in %.0f s: %s", records, topic, _LOG_PAUSE_S, error)
+            log.error("%s for %s could not be sent: %s", records, topic, error)
 
     # ------------------------------------------------------------------ lookups
 

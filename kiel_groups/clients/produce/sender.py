@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, field
@@ -290,9 +290,9 @@ class Sender:
         self.stored_at_s = -math.inf
 
     @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        # asyncio makes a system call each time.
-        return asyncio.get_running_loop()
+    def _now_s(self) -> Callable[[], float]:
+        # The loop's clock is kept: in Python 3.11, get_running_loop() makes a system call.
+        return asyncio.get_running_loop().time
 
     @property
     def unsettled(self) -> int:
@@ -357,7 +357,7 @@ class Sender:
         """Return the last batch of a partition if it has room for so many bytes, or else a new one."""
         batch = queue.newest
         if batch is None or batch.sealed or size_bytes > self._room(queue):
-            queue.newest = batch = Batch(self._loop.time())
+            queue.newest = batch = Batch(self._now_s())
             queue.batches.append(batch)
         return batch
 
@@ -416,16 +416,18 @@ class Sender:
         """
         if queue.busy or not queue.batches or self._closed:
             return
-        if not queue.is_ready(now_s := self._loop.time(), self._linger_s, self._batch_size):
+        if not queue.is_ready(now_s := self._now_s(), self._linger_s, self._batch_size):
             if queue.timer is None and self._linger_s < math.inf:
-                queue.timer = self._loop.call_at(queue.batches[0].created_s + self._linger_s, self._lingered, queue)
+                ends_s = queue.batches[0].created_s + self._linger_s
+                queue.timer = asyncio.get_running_loop().call_at(ends_s, self._lingered, queue)
             return
         queue.busy = True
         self._stalls.sent(queue, now_s)
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
             # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
-            self._loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            error = LEADER_NOT_AVAILABLE.exception("no leader is known")
+            asyncio.get_running_loop().call_soon(self._failed, queue, error)
             return
         broker = self._brokers.get(leader)
         if broker is None:
@@ -518,10 +520,11 @@ class Sender:
         return found | {tp: (await asyncio.shield(sets)).pop(tp) for tp, sets in ahead.items()}
 
     def _compress(self, batches: Mapping[TopicPartition, Batch]) -> asyncio.Future[dict[TopicPartition, bytes]]:
+        loop = asyncio.get_running_loop()
         try:
-            return self._loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
+            return loop.run_in_executor(self._compressors, _encode, batches, self._config.compression)
         except RuntimeError:  # the limit of threads
-            compressed: asyncio.Future[dict[TopicPartition, bytes]] = self._loop.create_future()
+            compressed: asyncio.Future[dict[TopicPartition, bytes]] = loop.create_future()
             compressed.set_result(_encode(batches, self._config.compression))
             return compressed
 
@@ -553,7 +556,7 @@ class Sender:
             else:
                 self._refused(queue, result)
         if stored:
-            self.stored_at_s = self._loop.time()
+            self.stored_at_s = self._now_s()
             self._metrics.count("records_produced", sum(map(len, stored)))
             self._metrics.count("bytes_produced", sum(batch.size_bytes for batch in stored))
 
