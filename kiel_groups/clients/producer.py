@@ -184,8 +184,8 @@ class Producer:
             message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
                 None for a null value, which deletes its key from a compacted topic.
             key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
-            partition: The partition's number, also one of numpy. By default, the partitioner chooses. If the partition is not known, a
-                broker is asked before the record fails, at most once in ``backoff_ms``.
+            partition: The partition's number, also one of numpy. By default, the partitioner chooses. If the partition
+                is not known, a broker is asked before the record fails, at most once in ``backoff_ms``.
 
         Returns:
             A future for topic, partition and offset of the stored record (offset -1 with ``required_acks`` 0). The
