@@ -426,8 +426,8 @@ class Sender:
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
             # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
-            error = LEADER_NOT_AVAILABLE.exception("no leader is known")
-            asyncio.get_running_loop().call_soon(self._failed, queue, error)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
             return
         broker = self._brokers.get(leader)
         if broker is None:
