@@ -60,6 +60,7 @@ class BackCopier:
             known. The log has a warning with the number of records that others have written since.
         check: The check that the topics are still copied back.
         waiting: The functions of the worker.
+        progress: The metrics of the partitions.
         most: The most records that are copied together.
         resets: Whether to continue with the first record that is left if the target has deleted records before they
             were copied.
@@ -74,6 +75,7 @@ class BackCopier:
         ends: Mapping[TopicPartition, int | None],
         check: DirectionCheck,
         waiting: Waiting,
+        progress: BackMetrics,
         *,
         most: int,
         resets: bool,
@@ -84,6 +86,7 @@ class BackCopier:
         self._positions = dict(positions)
         self._check = check
         self._waiting = waiting
+        self._progress = progress
         self._most = most
         #: The end of each partition of the source after the last record that was mirrored or copied back.
         self._ends = {partition: end for partition, end in ends.items() if end is not None}
@@ -92,7 +95,6 @@ class BackCopier:
         self._turned: frozenset[str] = frozenset()
         #: The partitions without a committed record after those that were read.
         self._ended: set[TopicPartition] = set()
-        self._progress = BackMetrics(waiting.metrics, {each: topics[each.topic] for each in positions})
         self._assign()
         self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES, ack_timeout=_ACKS_MS)
 

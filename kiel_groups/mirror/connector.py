@@ -31,6 +31,7 @@ from kiel_groups.mirror.values import (
     MirroredTopic,
     Turn,
     check_dead_letters,
+    names_of,
 )
 from kiel_groups.ops.actions.topics import TopicState, ZooKeeperTopics
 from kiel_groups.wording import some
@@ -89,9 +90,12 @@ class MirrorConnector(SourceConnector):
             KielGroupsError: A cluster does not answer, or a topic is stopped that must move.
         """
         self._settings = settings
-        found, target, source = self._topics(), target_of(settings), settings["source.bootstrap.servers"]
+        target, source = target_of(settings), settings["source.bootstrap.servers"]
+        # First, as a topic may be found wrong at once, and a user who corrects it would wait for the target next.
+        target.partitions(timeout_s)
+        found = self._topics()
         topics, missing = self._described(found.partitions)
-        claims, refused = target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        claims, refused = target.check(name, source, settings["partition.sets"], topics)
         starts = start_problems(source, settings["start.offsets"], found.partitions)
         problems = {**found.problems, **missing, **refused, **starts}
         # A topic that was mirrored before waits, with a warning, and must not keep a restart from mirroring the others.
@@ -181,7 +185,7 @@ class MirrorConnector(SourceConnector):
         topics = usable(topics, lost)
         small = growing(topics, claims, counts)
         # A topic that was created again, with fewer partitions, is no copy any more.
-        lost = target.lost_topics(small, target.mirrored(name), claims) if small else {}
+        lost = target.lost_topics(names_of(small), target.last_ends(name), claims) if small else {}
         topics, small = usable(topics, lost), [topic for topic in small if topic.source not in lost]
         # The partitions that the target has are copied, even if it refuses to add others.
         refused = target.grow(small)
@@ -209,7 +213,7 @@ class MirrorConnector(SourceConnector):
         ids = former | target.topic_ids(former, must_exist=True)
         changed = [topic for topic in topics if ids[topic.target] != former[topic.target]]
         others = [topic for topic in changed if former[topic.target]]
-        lost = target.lost_topics(others, target.mirrored(self._context.name), claims) if others else {}
+        lost = target.lost_topics(names_of(others), target.last_ends(self._context.name), claims) if others else {}
         new = {topic.target: ids[topic.target] for topic in changed if topic.source not in lost}
 
         def noted(latest: Mapping[str, Claim]) -> Mapping[str, Claim]:

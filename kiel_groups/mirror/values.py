@@ -64,7 +64,7 @@ Timestamps: TypeAlias = Callable[[bytes | None], int]
 
 class LostTopicsError(KielGroupsError):
     """
-    Topics of the target were deleted, or lack records that were copied. A task leaves them out, and copies its others.
+    Topics have started over on one side, or lack records that were copied. A task leaves them out, and copies others.
 
     Args:
         problems: Why nothing is copied to or from a topic any more, by its name on the target.
@@ -110,6 +110,11 @@ class MirroredTopic(NamedTuple):
     def target_partitions(self) -> int:
         """The number of partitions of the topic on the target."""
         return max(self.hashed_partitions, self.partitions)
+
+
+def names_of(topics: Iterable[MirroredTopic]) -> dict[str, str]:
+    """Return the names of topics on the target by their names on the source."""
+    return {topic.source: topic.target for topic in topics}
 
 
 #: The directions of a topic: the mirror copies it to the target, or back to the source. While a topic is turned, the
@@ -203,6 +208,24 @@ class Claim(NamedTuple):
                 " with this key and a null value deletes it"
             )
         return claim
+
+
+def parse_claims(records: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Claim]:
+    """
+    Return the claims of all mirrors by target topic.
+
+    Args:
+        records: The keys and values of the topic of claims.
+
+    Raises:
+        ProtocolError: A record is no claim.
+    """
+    # A null value deletes a claim. Until the topic is compacted, the former value precedes it.
+    claims = {key: Claim.parse(value, key) for key, value in dict(records).items() if value}
+    try:
+        return {str(json.loads(key)): claim for key, claim in claims.items()}
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
 
 
 def replaced_text(topic: str, claim: Claim) -> str:

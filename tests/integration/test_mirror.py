@@ -441,7 +441,7 @@ async def test_topics_that_were_created_again(
         for direction, advice in ((BACK, f"leave {pair.topic} out"), (FORWARD, "mirror it by a connector of another")):
             turned = target.claims()[copy]._replace(direction=direction)
             target.change_claims(lambda _, turned=turned: {copy: turned})
-            _, problems = target.check(pair.name, ",".join(pair.source.brokers), 2, mirrored, timeout_s=10)
+            _, problems = target.check(pair.name, ",".join(pair.source.brokers), 2, mirrored)
             assert "as its id shows: the topic was deleted and created again" in problems[pair.topic]
             with pytest.raises(ConfigError, match=advice), pair.task():
                 pass

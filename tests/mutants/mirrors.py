@@ -30,9 +30,9 @@ MUTANTS = (
     ),
     Mutant(
         "a deleted claim counts until the topic of claims is compacted",
-        "mirror/target.py",
-        "        latest = dict(self.read(CLAIMS_TOPIC, 0))\n",
-        "        latest = {key: value for key, value in self.read(CLAIMS_TOPIC, 0) if value}\n",
+        "mirror/values.py",
+        "for key, value in dict(records).items() if value}",
+        "for key, value in records if value}",
         "tests/unit/mirror/test_directions.py",
     ),
     Mutant(
