@@ -1,9 +1,10 @@
 """
-Compare the records of a source partition with those of its mirror: in order, once, and in bounded memory.
+Compare a partition of the source with its mirror in one pass and in bounded memory.
 
-Both sides are sequences of digests. Where they are equal, whole parts of them are compared at once. Where they differ,
-the next place is looked for at which they are equal again; the records before it are missing, doubled, changed, out of
-order, or not of the source. Each record of the source is either found once, or reported.
+A comparison reads both sides as sequences of digests. While the sides are equal, it compares whole lists of digests. At
+a difference, it searches for the next place at which both sides are equal again, and reports the records before that
+place as missing, doubled, changed, out of order, or not of the source. So each record of the source is counted once, as
+equal or as a difference.
 """
 
 from __future__ import annotations

@@ -144,14 +144,13 @@ class MirrorConnector(SourceConnector):
         for text in plan.stopped:
             log.warning("%s: %s", self._context.name, text)
         self._report(problems)
-        return [
-            {
-                **self._context.config,
-                PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in plan.starts]),
-                BACK_KEY: json.dumps([(*each, plan.start(each)) for each in partitions if each.topic in plan.starts]),
-            }
-            for partitions in partitions_of_tasks(plan.topics, self._settings["partition.sets"], most)
-        ]
+        configs = []
+        for partitions in partitions_of_tasks(plan.topics, self._settings["partition.sets"], most):
+            forward = [each for each in partitions if each.topic not in plan.back]
+            rest = [each for each in partitions if each.topic in plan.back]
+            back = [(*each, plan.back[each.topic].start(each.partition)) for each in rest]
+            configs.append({**self._context.config, PARTITIONS_KEY: json.dumps(forward), BACK_KEY: json.dumps(back)})
+        return configs
 
     def _prepared(
         self, found: FoundTopics

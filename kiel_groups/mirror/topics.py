@@ -115,19 +115,15 @@ class TopicsPlan(NamedTuple):
 
     Args:
         topics: The topics that are copied in some direction, with the number of their first partitions that are.
-        starts: The offsets of the target's partitions to begin at, of each topic that is copied back.
+        back: The claims of topics that are copied back, by topic of the source.
         stopped: Why topics are copied in no direction while a command turns them.
         problems: Why partitions of topics wait, by topics of the source.
     """
 
     topics: Sequence[MirroredTopic]
-    starts: Mapping[str, Sequence[int]]
+    back: Mapping[str, Claim]
     stopped: Sequence[str]
     problems: Mapping[str, str]
-
-    def start(self, partition: TopicPartition) -> int:
-        """Return where to begin a partition that is copied back. One that is newer than the turn has its beginning."""
-        return max(self.starts[partition.topic][partition.partition :][:1], default=0)
 
 
 def growing(
@@ -162,14 +158,14 @@ def plan_topics(topics: Iterable[MirroredTopic], claims: Mapping[str, Claim], pr
         claims: The claims by target topic.
         present: The number of partitions of each target topic.
     """
-    moving, starts, stopped, problems = list[MirroredTopic](), dict[str, Sequence[int]](), list[str](), dict[str, str]()
+    moving, back, stopped, problems = list[MirroredTopic](), dict[str, Claim](), list[str](), dict[str, str]()
     for topic in topics:
         claim, count = claims[topic.target], present[topic.target]
         if claim.direction in INTERRUPTED:
             stopped.append(f"topic {topic.source} {INTERRUPTED[claim.direction]}")
             continue
         if claim.direction == BACK:
-            starts[topic.source] = claim.starts
+            back[topic.source] = claim
             if count > topic.partitions:
                 problems[topic.source] = (
                     f"the target topic {topic.target} has {counted(count, 'partition')}, and the source topic"
@@ -183,7 +179,7 @@ def plan_topics(topics: Iterable[MirroredTopic], claims: Mapping[str, Claim], pr
                 f" has {topic.partitions}; the records of the others wait: add partitions on the target{moves}"
             )
         moving.append(topic._replace(partitions=min(topic.partitions, count)))
-    return TopicsPlan(moving, starts, stopped, problems)
+    return TopicsPlan(moving, back, stopped, problems)
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:

@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from kiel_groups.config import parse_hosts
+from kiel_groups.config import KAFKA_PORT, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
@@ -378,35 +377,25 @@ def set_of(partition: TopicPartition, sets: int) -> int:
     return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
 
 
-class Waiting(Protocol):
-    """The functions of a worker that a part of a task needs while it waits for a cluster."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """The metrics of the task."""
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the task must end."""
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether it is certain that no other worker has claimed the task."""
-
-    def report_problem(self, problem: str) -> None:
-        """Show a problem in the status of the task, or, with "", that the problem is over."""
-
-
 def check_mirror(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
     """
     Check that a name may be the name of a mirror, and that no mirror of another source has it.
+
+    Sources are the same if they have an address in common.
 
     Raises:
         ConfigError: It may not, or one has it.
     """
     if checkpoints_topic(mirror) == CLAIMS_TOPIC:
         raise ConfigError(f"name: {mirror!r} given; {CLAIMS_TOPIC} has the claims of all mirrors: choose another name")
-    check_source(claims, mirror, source)
+    addresses = set(parse_hosts(source, KAFKA_PORT, "source.bootstrap.servers"))
+    for name, claim in sorted(claims.items()):
+        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, KAFKA_PORT, CLAIMS_TOPIC)):
+            raise ConfigError(
+                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
+                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
+                " addresses if it is the same cluster, else choose another name for the connector"
+            )
 
 
 def topic_problems(
@@ -496,20 +485,3 @@ def check_dead_letters(topic: str, claims: Mapping[str, Claim], topics: Sequence
         raise ConfigError(
             f"dead.letter.topic: {topic!r} given; mirrors write to this topic of the target: choose one of its own"
         )
-
-
-def check_source(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
-    """
-    Check that a mirror has no claim with another source. Sources are the same if they have an address in common.
-
-    Raises:
-        ConfigError: A claim is in the way.
-    """
-    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
-    for name, claim in sorted(claims.items()):
-        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, 9092, CLAIMS_TOPIC)):
-            raise ConfigError(
-                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
-                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
-                " addresses if it is the same cluster, else choose another name for the connector"
-            )

@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "records that the mirror has written are copied back",
         "mirror/connector.py",
-        "plan.start(each)",
+        "plan.back[each.topic].start(each.partition)",
         "0",
         "tests/unit/mirror/test_mirror_connector.py",
     ),
