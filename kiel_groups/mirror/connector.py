@@ -29,7 +29,6 @@ from kiel_groups.mirror.values import (
     PARTITIONS_KEY,
     Claim,
     MirroredTopic,
-    Turn,
     check_dead_letters,
     names_of,
 )
@@ -66,7 +65,7 @@ class MirrorConnector(SourceConnector):
         self._target = target_of(settings)
         self._ended = threading.Event()
         #: The topics and the turns that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: tuple[Mapping[str, int], Mapping[str, tuple[Turn, int]]] = {}, {}
+        self._known: tuple[Mapping[str, int], Mapping[str, object]] = {}, {}
         #: Why topics, or some of their partitions, wait since then.
         self._problems: Mapping[str, str] = {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
@@ -233,12 +232,12 @@ class MirrorConnector(SourceConnector):
         self._problems = problems
         self._context.report_problem(summary(problems))
 
-    def _turns(self, claims: Mapping[str, Claim]) -> dict[str, tuple[Turn, int]]:
+    def _turns(self, claims: Mapping[str, Claim]) -> dict[str, object]:
         """Return the turn of each target topic of the mirror, and the partitions of those that are copied back."""
-        own = {topic: claim.turn for topic, claim in claims.items() if claim.mirror == self._context.name}
-        is_back = {topic for topic, turn in own.items() if turn.direction == BACK}
+        own = {topic: claim for topic, claim in claims.items() if claim.mirror == self._context.name}
+        is_back = {topic for topic, claim in own.items() if claim.direction == BACK}
         counts = self._target.partitions() if is_back else {}
-        return {topic: (turn, counts.get(topic, 0) if topic in is_back else 0) for topic, turn in own.items()}
+        return {topic: (claim.turn, counts.get(topic) if topic in is_back else 0) for topic, claim in own.items()}
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):

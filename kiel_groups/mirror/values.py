@@ -130,15 +130,6 @@ INTERRUPTED = {
 }
 
 
-class Turn(NamedTuple):
-    """What a turn of a topic changes: its direction, and where its records are copied from. See ``Claim``."""
-
-    mirror: str
-    direction: str
-    starts: Sequence[int]
-    resumes: Sequence[int]
-
-
 class Claim(NamedTuple):
     """
     The claim of a mirror for a topic of the target, as the topic of claims has it.
@@ -176,9 +167,9 @@ class Claim(NamedTuple):
         return next(iter(self.resumes[number : number + 1]), None)
 
     @property
-    def turn(self) -> Turn:
-        """What the last turn has changed."""
-        return Turn(self.mirror, self.direction, self.starts, self.resumes)
+    def turn(self) -> tuple[object, ...]:
+        """What changes with a turn: the direction, and where records are copied from; and the mirror."""
+        return self.mirror, self.direction, self.starts, self.resumes
 
     def encode(self) -> bytes:
         """Return the claim as JSON."""
