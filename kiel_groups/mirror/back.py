@@ -56,8 +56,8 @@ class BackCopier:
         brokers: The addresses of the source's brokers.
         topics: The name on the source of each topic of the target.
         positions: The offset of each partition of the target to continue from.
-        ends: Where the source ended after the record before, by partition of the target, or None where that is not
-            known. The log has a warning with the number of records that others have written since.
+        ends: Where each partition of the source ended after the last record that was mirrored or copied back, by
+            partition of the target; None if that is not known. A warning counts the records of others since then.
         check: The check that the topics are still copied back.
         context: The functions of the worker.
         progress: The metrics of the partitions.

@@ -21,7 +21,7 @@ _MEASURED_S = 2.0
 
 class MirrorMetrics:
     """
-    Keeps the metrics of a task.
+    Keeps the metrics of the partitions that a task copies to the target.
 
     The lag of a topic includes records that were read and are not written yet. The time of a topic's last checkpoint is
     that of the partition whose checkpoint is the oldest, of the partitions with a lag. If no partition has a lag, the

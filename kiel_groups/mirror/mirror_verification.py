@@ -357,7 +357,7 @@ def _cut(log: tuple[int, int], end: int) -> tuple[int, int]:
 def _note_earlier(
     result: PartitionComparison, starts: tuple[int, int], limits: Sequence[tuple[int, int]], beginning: Beginning
 ) -> None:
-    """Report the records before the beginning of a comparison: of these, the other side has none, or has none left."""
+    """Report the records before the beginning of a comparison, which the other side never had, or has deleted."""
     first = limits[0] if limits else starts
     for side, start, at in ((0, starts[0], beginning.source), (1, starts[1], beginning.target)):
         begun = min(max(first[side], start), at)

@@ -33,7 +33,7 @@ _STEPS = {BACK: (FORWARD, STOPPED), FORWARD: (BACK, RETURNING)}
 
 class PartitionReversal(NamedTuple):
     """
-    What a turn has to know of a partition.
+    The state of a partition before a turn.
 
     Args:
         end: The end of the source's partition.

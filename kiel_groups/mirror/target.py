@@ -201,7 +201,7 @@ class TargetCluster:
         return found
 
     def _refuse_loops(self, source: str, topics: Sequence[MirroredTopic]) -> None:
-        """Raise ConfigError if a topic would be copied to itself, as the clusters are one: endlessly."""
+        """Raise ConfigError if both clusters are one, and a topic would be copied to itself endlessly."""
         if not (loops := [topic.source for topic in topics if topic.source == topic.target]):
             return
         brokers = self._metadata(_ANSWER_S).brokers.values()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kiel_groups.errors import ConfigError
@@ -13,9 +12,9 @@ from kiel_groups.mirror.values import (
     CLAIMS_TOPIC,
     FORWARD,
     INTERRUPTED,
-    OWN_TOPICS,
     Claim,
     MirroredTopic,
+    is_mirrored,
     set_of,
 )
 from kiel_groups.model import TopicPartition
@@ -59,7 +58,7 @@ def source_topics(
     with SingleConsumer(brokers) as consumer:
         names = consumer.topics()
         for pattern in patterns:
-            matching = [name for name in names if fnmatchcase(name, pattern) and not name.startswith(OWN_TOPICS)]
+            matching = [name for name in names if is_mirrored(name, [pattern])]
             if not matching:
                 problems[pattern] = f"topics: the source has no topic {pattern!r}"
             found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}

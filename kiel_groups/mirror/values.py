@@ -260,7 +260,7 @@ class SourceBatch(NamedTuple):
         return sum(each.size_bytes for each in self.columns)
 
     def divided(self, limit: int) -> list[SourceBatch]:
-        """Divide the batch at records of more than ``limit`` bytes, which are at odd places then."""
+        """Divide the batch at records of more than ``limit`` bytes. Each of these is a part, at odd places."""
         parts: list[list[RecordColumns]] = [[]]
         for columns in self.columns:
             start = 0

@@ -283,7 +283,7 @@ class TargetWriter:
             yield from [[part] for part in found] if at % 2 or not found else [found]
 
     def _size_limit(self, topic: str) -> int:
-        """Return up to which size no record alone may be more than a topic of the target takes."""
+        """Return the size in bytes up to which a topic of the target takes any record."""
         # Smaller records share batches, which are not larger than that.
         return max(self._batch_bytes, self._limits(topic).largest_bytes * 9 // 10)
 
