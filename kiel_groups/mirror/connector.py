@@ -90,7 +90,7 @@ class MirrorConnector(SourceConnector):
         """
         self._settings = settings
         target, source = target_of(settings), settings["source.bootstrap.servers"]
-        # First, as a topic may be found wrong at once, and a user who corrects it would wait for the target next.
+        # Asked first. Otherwise, a user corrects a topic, and learns only then that the target does not answer.
         target.partitions(timeout_s)
         found = self._topics()
         topics, missing = self._described(found.partitions)

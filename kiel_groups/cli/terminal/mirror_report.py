@@ -67,7 +67,7 @@ class MirrorProgress:
         return _mirrored_since(self._first, self.last)[0]
 
     def _left(self, logs: Logs) -> Iterator[tuple[str, int | None, bool]]:
-        """Yield for each partition its topic, how much is left, or None if unknown, and whether the mirror has it."""
+        """Yield the topic of each partition, how much is left, or None if unknown, and whether a task has it."""
         known = {each.partition: each for each in self.last.partitions}
         for partition, end in logs.ends.items():
             if (row := known.get(partition)) is None:
@@ -87,9 +87,9 @@ class MirrorProgress:
 
     @property
     def behind(self) -> Sequence[str]:
-        """The topics of the logs that are not mirrored up to these ends, or of which no task has all partitions."""
+        """The topics of the logs that are not mirrored up to these ends, or have a partition without a task."""
         rows = () if self._logs is None else self._left(self._logs)
-        return sorted({topic for topic, lag, is_known in rows if lag != 0 or not is_known})
+        return sorted({topic for topic, lag, has_task in rows if lag != 0 or not has_task})
 
     @property
     def is_caught_up(self) -> bool:

@@ -75,7 +75,7 @@ class MirrorRun:
 
         Raises:
             KielGroupsError: The worker, the connector, or a task of this process has failed. Or the run waits for a
-                task that has failed, or for a topic that is stopped or deleted.
+                task that has failed, or for a topic that is stopped or deleted; or the target has lost copies.
         """
         began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
