@@ -129,7 +129,7 @@ MUTANTS = (
     Mutant(
         "a task without its claim writes a checkpoint",
         "mirror/writer.py",
-        "        while not (self._settings.is_exactly_once or self._waiting.is_owner):\n",
+        "        while not (self._settings.is_exactly_once or self._context.is_owner):\n",
         "        while False:\n",
         "tests/unit/mirror/test_writer.py",
     ),
