@@ -59,7 +59,7 @@ async def test_a_broker_stores_a_v0_commit_after_the_release(cluster: Cluster, u
         await checked.check_nothing_is_lost()
         await eventually(lambda: checked.committed_offsets() == {0: 60}, "everything is committed", RECOVERY_S)
         again = Counter(second.values)
-        assert all(again[value] == 2 for value in values[20:]), (
+        assert all(again[value] >= 2 for value in values[20:]), (
             "it follows the stored offset, as it follows an operator"
         )
 

@@ -86,7 +86,7 @@ async def test_topics_are_created_and_deleted_by_requests_to_brokers(
     assert topics(coordinating_cluster, *configured, "flush.ms=x")[0] == 1
     assert topics(coordinating_cluster, *configured, "flush.ms=5") == (0, "", "")
     too_many = topics(coordinating_cluster, "create", f"{topic}s", "--replication=2")
-    assert "replication: 2 given; expected 1 to 1, the number of live brokers" in too_many[2]
+    assert "replication: 2 given; expected at most 1, the number of live brokers" in too_many[2]
     assert topics(coordinating_cluster, "delete", topic, "--yes") == (0, "", f"info: topic {topic} deleted\n")
     assert topic not in {each["topic"] for each in json.loads(topics(coordinating_cluster, "list", "--json")[1])}
     missing = topics(coordinating_cluster, "delete", topic, "--yes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -314,10 +315,12 @@ def test_a_silent_broker_does_not_block_a_ctrl_c(cluster_39: Cluster, unique: Un
 async def test_a_connect_that_is_closed_raises(cluster_39: Cluster, unique: Unique) -> None:
     """An unfinished ``connect()`` raises ClosedError, not CancelledError, whenever the close comes."""
     group = unique("group")
-    for number in range(20):
+    was_done = False
+    delays_s = count(step=0.005)
+    while not was_done:
         consumer = consumer_of(cluster_39, group)
         connecting = consumer.connect()
-        await asyncio.wait({connecting}, timeout=0.005 * number)
+        await asyncio.wait({connecting}, timeout=next(delays_s))
         was_done = connecting.done()
         await asyncio.wait_for(consumer.close(), 10)
         if was_done:

@@ -158,7 +158,9 @@ def check_growth(topic: str, present: Collection[object], partitions: int) -> No
 
 def check_replication(replication: int, brokers: Collection[object]) -> None:
     if not 1 <= replication <= len(brokers):
-        raise ConfigError(f"replication: {replication} given; expected 1 to {len(brokers)}, the number of live brokers")
+        raise ConfigError(
+            f"replication: {replication} given; expected at most {len(brokers)}, the number of live brokers"
+        )
 
 
 def most_replicas(replicas: Iterable[Sequence[int]]) -> int:
