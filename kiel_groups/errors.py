@@ -229,7 +229,15 @@ class NoOffsetsError(BrokerError):
 
 
 class OffsetOutOfRangeError(BrokerError):
-    """A position is outside its partition's log, and the reset policy is ``none``."""
+    """
+    A position is outside its partition's log, and the reset policy is ``none``.
+
+    ``cause`` is the message without the advice for programs that have the consumer.
+    """
+
+    def __init__(self, message: str, advice: str = "", *, code: int | None = None) -> None:
+        super().__init__(f"{message}; {advice}" if advice else message, code=code)
+        self.cause = message
 
 
 class ProtocolError(KielGroupsError):

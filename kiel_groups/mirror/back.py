@@ -16,12 +16,12 @@ from kiel_groups.mirror.directions import DirectionCheck
 from kiel_groups.mirror.metrics import BackMetrics
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.target_errors import PASSING
-from kiel_groups.mirror.values import LostTopicsError, Waiting, lost_copy_advice
+from kiel_groups.mirror.values import LostTopicsError, lost_copy_advice
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import Producer
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
 from kiel_groups.wording import counted, some
-from kiel_groups.workers.plugins.interfaces import JsonObject, SourcePosition
+from kiel_groups.workers.plugins.interfaces import JsonObject, SourcePosition, TaskContext
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +56,11 @@ class BackCopier:
         brokers: The addresses of the source's brokers.
         topics: The name on the source of each topic of the target.
         positions: The offset of each partition of the target to continue from.
-        ends: Where the source ended after the record before, by partition of the target, or None where that is not
-            known. The log has a warning with the number of records that others have written since.
+        ends: Where each partition of the source ended after the last record that was mirrored or copied back, by
+            partition of the target; None if that is not known. A warning counts the records of others since then.
         check: The check that the topics are still copied back.
-        waiting: The functions of the worker.
+        context: The functions of the worker.
+        progress: The metrics of the partitions.
         most: The most records that are copied together.
         resets: Whether to continue with the first record that is left if the target has deleted records before they
             were copied.
@@ -73,7 +74,8 @@ class BackCopier:
         positions: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int | None],
         check: DirectionCheck,
-        waiting: Waiting,
+        context: TaskContext,
+        progress: BackMetrics,
         *,
         most: int,
         resets: bool,
@@ -83,7 +85,8 @@ class BackCopier:
         self._topics = topics
         self._positions = dict(positions)
         self._check = check
-        self._waiting = waiting
+        self._context = context
+        self._progress = progress
         self._most = most
         #: The end of each partition of the source after the last record that was mirrored or copied back.
         self._ends = {partition: end for partition, end in ends.items() if end is not None}
@@ -92,7 +95,6 @@ class BackCopier:
         self._turned: frozenset[str] = frozenset()
         #: The partitions without a committed record after those that were read.
         self._ended: set[TopicPartition] = set()
-        self._progress = BackMetrics(waiting.metrics, {each: topics[each.topic] for each in positions})
         self._assign()
         self._producer = Producer(brokers, batch_size=1_000, linger_ms=5, retries=_RETRIES, ack_timeout=_ACKS_MS)
 
@@ -168,14 +170,14 @@ class BackCopier:
         for outcome in sent:
             while not outcome.done():
                 # A stop in order stores the positions after records in flight, so that these are not copied again.
-                if self._waiting.should_stop and time.monotonic() - began_s > _CLOSE_MS / 1000:
+                if self._context.should_stop and time.monotonic() - began_s > _CLOSE_MS / 1000:
                     raise TaskStoppedError(f"stopped while {self._brokers} stores records")
                 if time.monotonic() - began_s > _LATE_S and not is_late:
                     is_late = True
-                    self._waiting.metrics.count("mirror_problems")
+                    self._context.metrics.count("mirror_problems")
                     problem = f"the source {self._brokers} has not stored records of {partition} within {_LATE_S:g} s"
                     log.warning("%s; trying again", problem)
-                    self._waiting.report_problem(f"{problem}; trying again")
+                    self._context.report_problem(f"{problem}; trying again")
                 try:
                     outcome.exception(_SLICE_S)
                 except TimeoutError:
@@ -185,7 +187,7 @@ class BackCopier:
             except KielGroupsError as error:
                 raise self._refusal(partition, messages, error) from error
         if is_late:
-            self._waiting.report_problem("")
+            self._context.report_problem("")
         end: int = sent[-1].result().offset + 1
         if (others := end - len(messages) - self._ends.get(partition, end - len(messages))) > 0:
             log.warning(

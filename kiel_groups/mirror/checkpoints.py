@@ -2,8 +2,8 @@
 Translate offsets of the source into offsets of the target, by the checkpoints of a mirror.
 
 A checkpoint says: the records of a source partition from one offset on are on the target from another offset on. This
-holds for each checkpoint by itself, also if an at-least-once mirror has written the records before again. So of all
-checkpoints at or below the offset of a group, the one that is furthest on the target serves, and none skips a record.
+holds for each checkpoint by itself, also if an at-least-once mirror has written the records before again. So no
+checkpoint at or below the offset of a group skips a record, and the group continues at the one furthest on the target.
 """
 
 from __future__ import annotations

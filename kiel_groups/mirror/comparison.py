@@ -1,9 +1,10 @@
 """
-Compare the records of a source partition with those of its mirror: in order, once, and in bounded memory.
+Compare a partition of the source with its mirror in one pass and in bounded memory.
 
-Both sides are sequences of digests. Where they are equal, whole parts of them are compared at once. Where they differ,
-the next place is looked for at which they are equal again; the records before it are missing, doubled, changed, out of
-order, or not of the source. Each record of the source is either found once, or reported.
+A comparison reads both sides as sequences of digests. While the sides are equal, it compares whole lists of digests. At
+a difference, it searches for the next place at which both sides are equal again, and reports the records before that
+place as missing, doubled, changed, out of order, or not of the source. So each record of the source is counted once, as
+equal or as a difference.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class PartitionComparison:
     is_back: bool = False
 
     def turn_sides(self) -> None:
-        """Name the sides of a comparison of the way back as they are: so far, the target was the source."""
+        """Swap the sides after a comparison of records that were copied back, which takes the target for the source."""
         self.counts = Counter({_NAMES_BACK.get(kind, kind): count for kind, count in self.counts.items()})
         self.differences = [
             Difference(_NAMES_BACK.get(kind, kind), source, target, records)
@@ -394,7 +395,7 @@ class Comparison:
                 return
 
     def _report_missing(self, count: int = _MOST_MISSING + _WINDOWS[-1]) -> None:
-        """Report the first of the records that the target lacks so far. If they come later, they are doubled then."""
+        """Report the oldest records that the target lacks so far. If they come later, they count as doubled."""
         for offset in list(islice(self._missing, count)):
             del self._missing[offset]
             is_dead, other = offset in self._dead_letters, self._kind_of(MISSING)
@@ -516,7 +517,7 @@ def _common(some: Sequence[bytes], others: Sequence[bytes]) -> int:
 
 
 def _place_of(run: list[bytes], digests: list[bytes]) -> int:
-    """Return the index of a run of digests in a list, or the length of the list. Its end may cut the run off."""
+    """Return the index of a run of digests in a list, which may cut off the end of the run; else the list's length."""
     at = -1
     while run:
         try:
@@ -529,7 +530,7 @@ def _place_of(run: list[bytes], digests: list[bytes]) -> int:
 
 
 def _next_equal(source: list[bytes], target: list[bytes]) -> tuple[int, int] | None:
-    """Return how many records to pass on each side to come to equal ones, at best few; None if they are too far."""
+    """Return how many records to skip on each side to the next equal ones, at best few; None if none are in reach."""
     for window, run in product(_WINDOWS, (_RUN, 1)):
         # Runs tell apart records that occur often. Before the end, only a shorter run may be left.
         first: dict[bytes, int] = {}

@@ -29,8 +29,8 @@ from kiel_groups.mirror.values import (
     PARTITIONS_KEY,
     Claim,
     MirroredTopic,
-    Turn,
     check_dead_letters,
+    names_of,
 )
 from kiel_groups.ops.actions.topics import TopicState, ZooKeeperTopics
 from kiel_groups.wording import some
@@ -65,7 +65,7 @@ class MirrorConnector(SourceConnector):
         self._target = target_of(settings)
         self._ended = threading.Event()
         #: The topics and the turns that the tasks were made for last. The worker calls ``task_configs`` next.
-        self._known: tuple[Mapping[str, int], Mapping[str, tuple[Turn, int]]] = {}, {}
+        self._known: tuple[Mapping[str, int], Mapping[str, object]] = {}, {}
         #: Why topics, or some of their partitions, wait since then.
         self._problems: Mapping[str, str] = {}
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
@@ -89,9 +89,12 @@ class MirrorConnector(SourceConnector):
             KielGroupsError: A cluster does not answer, or a topic is stopped that must move.
         """
         self._settings = settings
-        found, target, source = self._topics(), target_of(settings), settings["source.bootstrap.servers"]
+        target, source = target_of(settings), settings["source.bootstrap.servers"]
+        # Asked first. Otherwise, a user corrects a topic, and learns only then that the target does not answer.
+        target.partitions(timeout_s)
+        found = self._topics()
         topics, missing = self._described(found.partitions)
-        claims, refused = target.check(name, source, settings["partition.sets"], topics, timeout_s=timeout_s)
+        claims, refused = target.check(name, source, settings["partition.sets"], topics)
         starts = start_problems(source, settings["start.offsets"], found.partitions)
         problems = {**found.problems, **missing, **refused, **starts}
         # A topic that was mirrored before waits, with a warning, and must not keep a restart from mirroring the others.
@@ -140,14 +143,13 @@ class MirrorConnector(SourceConnector):
         for text in plan.stopped:
             log.warning("%s: %s", self._context.name, text)
         self._report(problems)
-        return [
-            {
-                **self._context.config,
-                PARTITIONS_KEY: json.dumps([each for each in partitions if each.topic not in plan.starts]),
-                BACK_KEY: json.dumps([(*each, plan.start(each)) for each in partitions if each.topic in plan.starts]),
-            }
-            for partitions in partitions_of_tasks(plan.topics, self._settings["partition.sets"], most)
-        ]
+        configs = []
+        for partitions in partitions_of_tasks(plan.topics, self._settings["partition.sets"], most):
+            forward = [each for each in partitions if each.topic not in plan.back]
+            rest = [each for each in partitions if each.topic in plan.back]
+            back = [(*each, plan.back[each.topic].start(each.partition)) for each in rest]
+            configs.append({**self._context.config, PARTITIONS_KEY: json.dumps(forward), BACK_KEY: json.dumps(back)})
+        return configs
 
     def _prepared(
         self, found: FoundTopics
@@ -181,7 +183,7 @@ class MirrorConnector(SourceConnector):
         topics = usable(topics, lost)
         small = growing(topics, claims, counts)
         # A topic that was created again, with fewer partitions, is no copy any more.
-        lost = target.lost_topics(small, target.mirrored(name), claims) if small else {}
+        lost = target.lost_topics(names_of(small), target.last_ends(name), claims) if small else {}
         topics, small = usable(topics, lost), [topic for topic in small if topic.source not in lost]
         # The partitions that the target has are copied, even if it refuses to add others.
         refused = target.grow(small)
@@ -209,7 +211,7 @@ class MirrorConnector(SourceConnector):
         ids = former | target.topic_ids(former, must_exist=True)
         changed = [topic for topic in topics if ids[topic.target] != former[topic.target]]
         others = [topic for topic in changed if former[topic.target]]
-        lost = target.lost_topics(others, target.mirrored(self._context.name), claims) if others else {}
+        lost = target.lost_topics(names_of(others), target.last_ends(self._context.name), claims) if others else {}
         new = {topic.target: ids[topic.target] for topic in changed if topic.source not in lost}
 
         def noted(latest: Mapping[str, Claim]) -> Mapping[str, Claim]:
@@ -230,12 +232,12 @@ class MirrorConnector(SourceConnector):
         self._problems = problems
         self._context.report_problem(summary(problems))
 
-    def _turns(self, claims: Mapping[str, Claim]) -> dict[str, tuple[Turn, int]]:
+    def _turns(self, claims: Mapping[str, Claim]) -> dict[str, object]:
         """Return the turn of each target topic of the mirror, and the partitions of those that are copied back."""
-        own = {topic: claim.turn for topic, claim in claims.items() if claim.mirror == self._context.name}
-        is_back = {topic for topic, turn in own.items() if turn.direction == BACK}
+        own = {topic: claim for topic, claim in claims.items() if claim.mirror == self._context.name}
+        is_back = {topic for topic, claim in own.items() if claim.direction == BACK}
         counts = self._target.partitions() if is_back else {}
-        return {topic: (turn, counts.get(topic, 0) if topic in is_back else 0) for topic, turn in own.items()}
+        return {topic: (claim.turn, counts.get(topic) if topic in is_back else 0) for topic, claim in own.items()}
 
     def stop(self) -> None:
         if hasattr(self, "_ended"):

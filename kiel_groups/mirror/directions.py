@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, TaskStoppedError
-from kiel_groups.mirror.values import Claim, LostTopicsError, Waiting
+from kiel_groups.mirror.values import Claim, LostTopicsError
+from kiel_groups.workers.plugins.interfaces import TaskContext
 
 if TYPE_CHECKING:
     from kiel_groups.mirror.target import TargetCluster
@@ -34,16 +35,16 @@ class DirectionCheck:
         target: The target cluster.
         mirror: The name of the mirror.
         topics: The claim of each target topic for which the task copies its records, or None if there was none.
-        waiting: The functions of the worker.
+        context: The functions of the worker.
     """
 
     def __init__(
-        self, target: TargetCluster, mirror: str, topics: Mapping[str, Claim | None], waiting: Waiting
+        self, target: TargetCluster, mirror: str, topics: Mapping[str, Claim | None], context: TaskContext
     ) -> None:
         self._target = target
         self._mirror = mirror
         self._topics = topics
-        self._waiting = waiting
+        self._context = context
         self._turned: frozenset[str] = frozenset()
         #: The claims by which these topics were found.
         self._claims: Mapping[str, Claim] | None = None
@@ -91,7 +92,7 @@ class DirectionCheck:
                 raise
             except KielGroupsError as error:
                 self._report(f"{error}; trying again")
-                if self._waiting.should_stop:
+                if self._context.should_stop:
                     raise TaskStoppedError(f"stopped while {self._target.servers} does not answer") from error
                 time.sleep(_PAUSE_S)
             else:
@@ -109,6 +110,6 @@ class DirectionCheck:
     def _report(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
-            self._waiting.metrics.count("mirror_problems", int(bool(problem)))
+            self._context.metrics.count("mirror_problems", int(bool(problem)))
             log.warning("%s: %s", self._mirror, problem or f"the target {self._target.servers} answers again")
-            self._waiting.report_problem(problem)
+            self._context.report_problem(problem)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
@@ -21,6 +23,8 @@ from kiel_groups.mirror.target_errors import error_of
 from kiel_groups.mirror.values import BACK, RETURNING
 from kiel_groups.ops.actions.offset_sources import ZooKeeperOffsets
 from kiel_groups.wording import some
+
+T = TypeVar("T")
 
 #: How long to wait for an answer of the target, in seconds.
 _ANSWER_S = 30.0
@@ -171,26 +175,28 @@ class GroupMover:
 
     def _present(self, group: str) -> dict[model.TopicPartition, int]:
         """Return the offsets of a group on the target."""
-        try:
-            request = [ConsumerGroupTopicPartitions(group)]
-            (answer,) = self._admin.list_consumer_group_offsets(request, request_timeout=_ANSWER_S).values()
-            found = answer.result().topic_partitions
-        except KafkaException as error:
-            if error_of(error).code() == _NO_GROUP:
-                return {}
-            raise self._target.failure(f"read the offsets of group {group}", error) from error
+        request = [ConsumerGroupTopicPartitions(group)]
+        answers = self._admin.list_consumer_group_offsets(request, request_timeout=_ANSWER_S)
+        answer = self._answer(answers, f"read the offsets of group {group}")
+        found = [] if answer is None else answer.topic_partitions
         return {model.TopicPartition(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _members(self, group: str) -> list[str]:
         """Return the members of a group on the target, described for people."""
+        answers = self._admin.describe_consumer_groups([group], request_timeout=_ANSWER_S)
+        answer = self._answer(answers, f"describe group {group}")
+        members = [] if answer is None else answer.members
+        return [f"{each.member_id} (host {each.host.removeprefix('/')})" for each in members]
+
+    def _answer(self, answers: Mapping[str, Future[T]], what: str) -> T | None:
+        """Return the answer about a group, or None if the target has no such group."""
+        (answer,) = answers.values()
         try:
-            (answer,) = self._admin.describe_consumer_groups([group], request_timeout=_ANSWER_S).values()
-            members = answer.result().members
+            return answer.result()
         except KafkaException as error:
             if error_of(error).code() == _NO_GROUP:
-                return []
-            raise self._target.failure(f"describe group {group}", error) from error
-        return [f"{each.member_id} (host {each.host.removeprefix('/')})" for each in members]
+                return None
+            raise self._target.failure(what, error) from error
 
 
 def check_empty(translation: GroupTranslation) -> None:

@@ -21,14 +21,14 @@ _MEASURED_S = 2.0
 
 class MirrorMetrics:
     """
-    Keeps the metrics of a task.
+    Keeps the metrics of the partitions that a task copies to the target.
 
     The lag of a topic includes records that were read and are not written yet. The time of a topic's last checkpoint is
     that of the partition whose checkpoint is the oldest, of the partitions with a lag. If no partition has a lag, the
     time is that of the newest checkpoint. Before its first checkpoint, a partition has the time of the task's start.
 
     Args:
-        metrics: The metrics of the task.
+        metrics: The metrics of the task by topic.
         partitions: The partitions of the task.
     """
 
@@ -47,8 +47,6 @@ class MirrorMetrics:
             metrics.gauge("mirror_partitions", len(own), topic=label)
             metrics.count("mirror_records", 0, topic=label)
             metrics.count("mirror_bytes", 0, topic=label)
-        for name in ("mirror_transactions_aborted", "mirror_dead_letters", "mirror_problems"):
-            metrics.count(name, 0)
 
     def measure(self, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """
@@ -100,7 +98,7 @@ class BackMetrics:
     Keeps the metrics of the partitions that a task copies back.
 
     Args:
-        metrics: The metrics of the task.
+        metrics: The metrics of the task by topic.
         topics: The topic of the source by partition of the target.
     """
 

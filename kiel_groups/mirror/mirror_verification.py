@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, groupby, islice, takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kiel_groups import model
 from kiel_groups.errors import ConfigError, KielGroupsError, OffsetOutOfRangeError
@@ -60,37 +60,35 @@ Progress = Callable[[model.TopicPartition, int, int], object]
 _PARTITION_HEADER, _OFFSET_HEADER = "kiel.source.partition", "kiel.source.offset"
 
 
-class _Partition(NamedTuple):
-    """A partition to compare: the ends of its log and of those of the target topic, and how far it is mirrored."""
-
-    partition: model.TopicPartition
-    target: str
-    source_log: tuple[int, int]
-    target_logs: Mapping[int, tuple[int, int]]
-    mirrored: MirroredPartition | None
-    dead_letters: Collection[int]
-    is_compacted: bool
-    #: Where the mirror has continued on the source after the last turn forward, or 0.
-    resumed: int
-    #: Which records are compared: one of ``_PARTS``.
-    part: str
-
-
-class _WayBack(NamedTuple):
+class _Copy(NamedTuple):
     """
-    A partition that is copied back: its logs since the turn on the target and, if it has the partition, on the source.
+    A partition that is copied in one direction.
 
-    ``begun`` has the offsets of the turn on both sides, and ``position`` is the offset of the target up to which it is
-    copied back.
+    Args:
+        result: The result for it. With a refusal, nothing is compared.
+        log: The start and the end of the log that had the records first: that of the source or, on the way back, that
+            of the target.
+        copies: The same of the logs with the copies, by number of their partition.
+        limits: The checkpoints, ascending on both sides.
+        position: The offset of ``log`` up to which it is copied.
+        is_compacted: Whether the topic of the target is compacted.
+        dead_letters: The offsets of ``log`` whose records are dead letters.
+        is_hashed: Whether the keys of the topic are hashed anew.
     """
 
-    partition: model.TopicPartition
-    target: str
-    begun: tuple[int, int]
-    target_log: tuple[int, int]
-    source_log: tuple[int, int] | None
+    result: PartitionComparison
+    log: tuple[int, int]
+    copies: Mapping[int, tuple[int, int]]
+    limits: Sequence[tuple[int, int]]
     position: int
-    is_compacted: bool
+    is_compacted: bool = False
+    dead_letters: Collection[int] = ()
+    is_hashed: bool = False
+
+    @property
+    def source_logs(self) -> Iterable[tuple[int, int]]:
+        """The starts and the ends of the logs of the source."""
+        return self.copies.values() if self.result.is_back else [self.log]
 
 
 class MirrorVerification:
@@ -133,8 +131,6 @@ class MirrorVerification:
         self._topics = topics
         self._dead_letter_topic = dead_letter_topic
         self._copied_back = copied_back
-        #: What is copied back of the topics, which ``_partitions`` sets.
-        self._ways_back: list[_WayBack] = []
         self._progress = progress
         self._done = self._total = 0
         self._shown_s = 0.0
@@ -148,128 +144,139 @@ class MirrorVerification:
             raise ConfigError(f"the mirror {self._mirror!r} has no topic {some(missing)}; its topics are {others}")
         topics = {topic: known[topic] for topic in sorted({*chain(*names.values())})}
         with SingleConsumer(self._brokers, auto_offset_reset="none") as source:
-            partitions = self._partitions(source, topics)
-            logs = [each.source_log for each in partitions] + [each.source_log for each in self._ways_back]
-            self._total = sum(end - start for start, end in filter(None, logs))
-            for topic, own in groupby(partitions, key=lambda each: each.partition.topic):
-                listed = list(own)
-                if any(each.mirrored is not None and each.mirrored.is_hashed for each in listed):
-                    yield self._compare_hashed(topic, listed, source)
+            copies = self._copies(source, topics)
+            self._total = sum(end - start for each in copies for start, end in each.source_logs)
+            for topic, found in groupby(copies, key=lambda each: each.result.partition.topic):
+                own = list(found)
+                if any(each.is_hashed for each in own):
+                    yield self._compare_hashed(topic, own, source)
                 else:
-                    yield from (self._compare(each, source) for each in listed)
-                back = [each for each in self._ways_back if each.partition.topic == topic]
-                yield from (self._compare_back(each, source) for each in back)
+                    yield from (self._compare(each, source) for each in own)
 
-    def _partitions(self, source: SingleConsumer, topics: Mapping[str, tuple[str, Claim]]) -> list[_Partition]:
+    def _copies(self, source: SingleConsumer, topics: Mapping[str, tuple[str, Claim]]) -> list[_Copy]:
+        """Return what is to be compared of the topics, in their order: what was mirrored, then what was copied back."""
         # In this order, each record before the end of the target is before the end of the source.
-        target_logs = self._target.logs(name for name, _ in topics.values())
+        logs = self._target.logs(name for name, _ in topics.values())
         mirrored, sources = self._target.mirrored(self._mirror), source_logs(source, topics)
-        settings = self._target.settings(sorted({each.topic for each in target_logs}))
-        dead_letters = self._dead_letters()
-        self._ways_back = list(self._found_back(topics, sources, mirrored, settings))
-        found: list[_Partition] = []
-        for each, source_log in sources.items():
-            name, claim = topics[each.topic]
-            own = {other.partition: log for other, log in target_logs.items() if other.topic == name}
-            how_far = mirrored.get(each)
-            if is_back := claim.direction in (BACK, RETURNING):
-                # What follows was written on the target, and copied back at least once.
-                source_log = _cut(source_log, how_far.position if how_far else 0)
-                # Of a partition that is newer than the turn, no record was mirrored.
-                starts = dict(enumerate(claim.starts))
-                own = {number: _cut(log, starts.get(number, 0)) for number, log in own.items()}
-            dead: Collection[int] = dead_letters.get(each, ())
-            resumed, part = claim.resume(each.partition) or 0, _PARTS[is_back, bool(claim.resumes)]
-            is_compacted = _is_compacted(settings, name)
-            found.append(_Partition(each, name, source_log, own, how_far, dead, is_compacted, resumed, part))
-        return found
+        settings = self._target.settings(sorted({each.topic for each in logs}))
+        compacted = {topic for topic, each in settings.items() if "compact" in each.get("cleanup.policy", "")}
+        copies = [
+            *self._forward(topics, sources, mirrored, logs, compacted),
+            *self._back(topics, sources, mirrored, compacted),
+        ]
+        return sorted(copies, key=lambda each: each.result.partition.topic)
 
-    def _found_back(
+    def _forward(
         self,
         topics: Mapping[str, tuple[str, Claim]],
         sources: Mapping[model.TopicPartition, tuple[int, int]],
         mirrored: Mapping[model.TopicPartition, MirroredPartition],
-        settings: Mapping[str, Mapping[str, str]],
-    ) -> Iterator[_WayBack]:
+        logs: Mapping[model.TopicPartition, tuple[int, int]],
+        compacted: Collection[str],
+    ) -> Iterator[_Copy]:
+        """Yield what is mirrored."""
+        dead_letters = self._dead_letters()
+        hashed = {each.topic for each, how_far in mirrored.items() if how_far.is_hashed}
+        for each, log in sources.items():
+            (name, claim), how_far, number = topics[each.topic], mirrored.get(each), each.partition
+            position = how_far.position if how_far else log[0]
+            copies = {other.partition: found for other, found in logs.items() if other.topic == name}
+            if is_back := claim.direction in (BACK, RETURNING):
+                # What follows was written on the target, and copied back at least once.
+                log = _cut(log, position)
+                # Of a partition that is newer than the turn, no record was mirrored.
+                copies = {other: _cut(found, claim.start(other)) for other, found in copies.items()}
+            result = PartitionComparison(each, name, part=_PARTS[is_back, bool(claim.resumes)])
+            is_hashed = each.topic in hashed
+            limits = [] if how_far is None or is_hashed else aligned(how_far, number)
+            if number not in copies:
+                result.refusal = f"{name} has no such partition"
+            elif resumed := claim.resume(number) or 0:
+                # The part says that earlier records, which may be doubled on both sides, are not compared.
+                limits = [limit for limit in limits if limit[0] >= resumed]
+                if limits:
+                    log = max(log[0], limits[0][0]), log[1]
+                    copies[number] = max(copies[number][0], limits[0][1]), copies[number][1]
+                else:
+                    result.refusal = (
+                        "the mirror has not continued since its topic was turned forward; verify again when it has"
+                    )
+            dead = dead_letters.get(each, ())
+            yield _Copy(result, log, copies, limits, position, name in compacted, dead, is_hashed)
+
+    def _back(
+        self,
+        topics: Mapping[str, tuple[str, Claim]],
+        sources: Mapping[model.TopicPartition, tuple[int, int]],
+        mirrored: Mapping[model.TopicPartition, MirroredPartition],
+        compacted: Collection[str],
+    ) -> Iterator[_Copy]:
         """Yield what is copied back, since its turn round. The ends of the source were read before."""
         back = {name: (topic, claim) for topic, (name, claim) in topics.items() if claim.direction in (BACK, RETURNING)}
-        for copy, (start, end) in (self._target.logs(back) if back else {}).items():
-            topic, claim = back[copy.topic]
-            partition = model.TopicPartition(topic, copy.partition)
-            begun, source_log = claim.start(copy.partition), sources.get(partition)
-            if source_log is None and begun >= end:
-                continue
-            turned = source_log[0] if source_log is not None else 0
-            if source_log is not None and partition in mirrored:
+        for (name, number), (start, end) in (self._target.logs(back) if back else {}).items():
+            topic, claim = back[name]
+            partition, begun = model.TopicPartition(topic, number), claim.start(number)
+            result = PartitionComparison(partition, name, part=_PART_BACK, is_back=True)
+            log = sources.get(partition)
+            if log is None:
+                if begun >= end:
+                    continue
+                result.refusal = "the source has no such partition, so the records wait"
+                log = 0, 0
+            turned = log[0]
+            if partition in mirrored:
                 # At the turn, all records of the source were mirrored.
                 turned = mirrored[partition].position
-                source_log = max(turned, source_log[0]), source_log[1]
-            position, log = max(begun, self._copied_back(copy)), (max(begun, start), end)
-            compacted = _is_compacted(settings, copy.topic)
-            yield _WayBack(partition, copy.topic, (begun, turned), log, source_log, position, compacted)
+                log = max(turned, log[0]), log[1]
+            position = max(begun, self._copied_back(model.TopicPartition(name, number)))
+            limits = [(begun, turned)]
+            yield _Copy(result, (max(begun, start), end), {number: log}, limits, position, name in compacted)
 
-    def _compare(self, each: _Partition, source: SingleConsumer) -> PartitionComparison:
-        """Compare the mirrored records of a partition."""
-        result, number = PartitionComparison(each.partition, each.target, part=each.part), each.partition.partition
-        if (target_log := each.target_logs.get(number)) is None:
-            result.refusal = f"{each.target} has no such partition"
+    def _compare(self, each: _Copy, source: SingleConsumer) -> PartitionComparison:
+        """Compare the records of a partition, from the first place on that both logs have."""
+        result, limits = each.result, each.limits
+        if result.refusal:
             return result
-        source_log, limits = each.source_log, [] if each.mirrored is None else aligned(each.mirrored, number)
-        if each.resumed:
-            # Before the last turn forward, each side may have records twice that were copied back.
-            limits = [limit for limit in limits if limit[0] >= each.resumed]
-            if not limits:
-                text = "the mirror has not continued since its topic was turned forward; verify again when it has"
-                result.refusal = text
-                return result
-            # The part says that earlier records are not compared.
-            source_log = max(source_log[0], limits[0][0]), source_log[1]
-            target_log = max(target_log[0], limits[0][1]), target_log[1]
-        return _compared(
+        number = result.partition.partition
+        starts, ends = zip(each.log, each.copies[number], strict=True)
+        if (beginning := beginning_of(limits, starts)) is None:
+            result.refusal = "each side has deleted what the other side has left"
+            return result
+        result.compared = (beginning.source, ends[0]), (beginning.target, ends[1])
+        _note_earlier(result, starts, limits, beginning)
+        of_source = partial(self._of_source, source, result.partition)
+        of_target = partial(self._of_target, result.target_topic, number)
+        # On the way back, the target is compared as if it were the source.
+        log, copies = (of_target, of_source) if result.is_back else (of_source, of_target)
+        Comparison(
             result,
             limits,
-            (source_log, target_log),
-            partial(self._of_source, source, each.partition),
-            partial(self._of_target, each.target, number),
-            position=each.mirrored.position if each.mirrored else source_log[0],
+            beginning,
+            log(beginning.source, ends[0]),
+            copies(beginning.target, ends[1]),
+            ends[0],
+            position=each.position,
             dead_letters=each.dead_letters,
             is_compacted=each.is_compacted,
-        )
-
-    def _compare_back(self, each: _WayBack, source: SingleConsumer) -> PartitionComparison:
-        """Compare what is copied back of a partition, as if the target were the source."""
-        result = PartitionComparison(each.partition, each.target, part=_PART_BACK, is_back=True)
-        if each.source_log is None:
-            result.refusal = "the source has no such partition, so the records wait"
-            return result
-        _compared(
-            result,
-            [each.begun],
-            (each.target_log, each.source_log),
-            partial(self._of_target, each.target, each.partition.partition),
-            partial(self._of_source, source, each.partition),
-            position=each.position,
-            is_compacted=each.is_compacted,
-        )
-        result.turn_sides()
+        ).run()
+        if result.is_back:
+            result.turn_sides()
         return result
 
-    def _compare_hashed(
-        self, topic: str, partitions: Sequence[_Partition], source: SingleConsumer
-    ) -> PartitionComparison:
+    def _compare_hashed(self, topic: str, copies: Sequence[_Copy], source: SingleConsumer) -> PartitionComparison:
         """Compare the number and the sum of the records of a topic whose keys are hashed anew."""
-        first, sums, waiting = partitions[0], [[0, 0], [0, 0]], 0
-        for each in partitions:
-            start, end = _cut(each.source_log, each.mirrored.position if each.mirrored else 0)
-            waiting += each.source_log[1] - end
-            for records in self._of_source(source, each.partition, start, end):
+        target, sums, waiting = copies[0].result.target_topic, [[0, 0], [0, 0]], 0
+        for each in copies:
+            start, end = _cut(each.log, each.position)
+            waiting += each.log[1] - end
+            for records in self._of_source(source, each.result.partition, start, end):
                 pairs = zip(records.offsets, records.digests, strict=True)
                 _add(sums[0], [digest for offset, digest in pairs if offset not in each.dead_letters])
-        for number, (start, end) in first.target_logs.items():
-            for records in self._of_target(first.target, number, start, end):
+        for number, log in copies[0].copies.items():
+            for records in self._of_target(target, number, *log):
                 _add(sums[1], records.digests)
         (count, total), (other, other_total) = sums
-        result = PartitionComparison(model.TopicPartition(topic, ALL), first.target, records=(count + waiting, other))
+        result = PartitionComparison(model.TopicPartition(topic, ALL), target, records=(count + waiting, other))
         if (count, total) == (other, other_total):
             result.equal = count
         else:
@@ -342,49 +349,15 @@ def _add(total: list[int], digests: Sequence[bytes]) -> None:
     total[1] = (total[1] + sum(int.from_bytes(each) for each in digests)) % (1 << 64)
 
 
-def _is_compacted(settings: Mapping[str, Mapping[str, str]], topic: str) -> bool:
-    return "compact" in settings.get(topic, {}).get("cleanup.policy", "")
-
-
 def _cut(log: tuple[int, int], end: int) -> tuple[int, int]:
     """Return the start of a log, and its end or an earlier one."""
     return log[0], max(log[0], min(log[1], end))
 
 
-def _compared(
-    result: PartitionComparison,
-    limits: Sequence[tuple[int, int]],
-    logs: tuple[tuple[int, int], tuple[int, int]],
-    source: Callable[[int, int], Iterator[Records]],
-    target: Callable[[int, int], Iterator[Records]],
-    **more: Any,
-) -> PartitionComparison:
-    """
-    Compare two logs from the first place on that both have, and return the result.
-
-    Args:
-        result: The result, to which the differences are added.
-        limits: The checkpoints.
-        logs: The start and the end of both logs.
-        source: Returns the records of the first log between two offsets.
-        target: The same of the second log.
-        more: More arguments of ``Comparison``.
-    """
-    starts, ends = (logs[0][0], logs[1][0]), (logs[0][1], logs[1][1])
-    if (beginning := beginning_of(limits, starts)) is None:
-        result.refusal = "each side has deleted what the other side has left"
-        return result
-    result.compared = (beginning.source, ends[0]), (beginning.target, ends[1])
-    _note_earlier(result, starts, limits, beginning)
-    both = source(beginning.source, ends[0]), target(beginning.target, ends[1])
-    Comparison(result, limits, beginning, *both, ends[0], **more).run()
-    return result
-
-
 def _note_earlier(
     result: PartitionComparison, starts: tuple[int, int], limits: Sequence[tuple[int, int]], beginning: Beginning
 ) -> None:
-    """Report the records before the beginning of a comparison: of these, the other side has none, or has none left."""
+    """Report the records before the beginning of a comparison, which the other side never had, or has deleted."""
     first = limits[0] if limits else starts
     for side, start, at in ((0, starts[0], beginning.source), (1, starts[1], beginning.target)):
         begun = min(max(first[side], start), at)

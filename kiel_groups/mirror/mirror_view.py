@@ -16,7 +16,7 @@ from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, Unkn
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
-from kiel_groups.mirror.checkpoints import MirroredPartition
+from kiel_groups.mirror.checkpoints import MirroredPartition, last_ends
 from kiel_groups.mirror.settings import hashed_partitions, open_target, parse_properties
 from kiel_groups.mirror.topics import plan_topics
 from kiel_groups.mirror.values import (
@@ -30,6 +30,7 @@ from kiel_groups.mirror.values import (
     Claim,
     MirroredTopic,
     is_mirrored,
+    names_of,
     target_topic,
     topic_problems,
 )
@@ -368,7 +369,8 @@ def _waiting(
     ]
     begun = [topic for topic in topics if topic.target in claims and topic.target in present]
     problems = dict(plan_topics(begun, claims, present).problems)
-    return problems | cluster.lost_topics(topics, mirrored, claims) | topic_problems(claims, view.name, topics, present)
+    lost = cluster.lost_topics(names_of(topics), last_ends(mirrored), claims)
+    return problems | lost | topic_problems(claims, view.name, topics, present)
 
 
 def left_on_target(

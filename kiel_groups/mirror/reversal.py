@@ -18,7 +18,7 @@ from kiel_groups.mirror.values import (
     RETURNING,
     STOPPED,
     Claim,
-    check_source,
+    check_mirror,
 )
 from kiel_groups.model import TopicPartition
 from kiel_groups.sync import SingleConsumer
@@ -33,7 +33,7 @@ _STEPS = {BACK: (FORWARD, STOPPED), FORWARD: (BACK, RETURNING)}
 
 class PartitionReversal(NamedTuple):
     """
-    What a turn has to know of a partition.
+    The state of a partition before a turn.
 
     Args:
         end: The end of the source's partition.
@@ -101,7 +101,7 @@ def plan_reversal(
         raise ConfigError(
             f"the mirror {view.name!r} has no topic {some(missing)}; its topics are {some(sorted(names), 10) or 'none'}"
         )
-    check_source(claims, view.name, brokers)
+    check_mirror(claims, view.name, brokers)
     (other,) = {STOPPED, RETURNING} - {_STEPS[direction][1]}
     for topic in topics:
         if claims[names[topic]].direction == other:

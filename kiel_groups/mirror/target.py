@@ -39,7 +39,6 @@ from kiel_groups.errors import (
     ConfigError,
     KielGroupsError,
     NoBrokersError,
-    ProtocolError,
     RetriableBrokerError,
     TaskStoppedError,
 )
@@ -53,6 +52,8 @@ from kiel_groups.mirror.values import (
     check_mirror,
     checkpoints_topic,
     gone_text,
+    names_of,
+    parse_claims,
     replaced_text,
     short_text,
     topic_problems,
@@ -131,12 +132,15 @@ class TargetCluster:
         #: The claims that were read last, and the end of their topic before that.
         self._claims: Mapping[str, Claim] = {}
         self._claims_end = -1
+        #: What ``last_ends`` has found by mirror, and where it continues in the topics of checkpoints.
+        self._last_ends: dict[str, dict[model.TopicPartition, int]] = {}
+        self._unread: dict[model.TopicPartition, int] = {}
         #: The last error of a connection. The answer to a request only says that a connection has failed.
         self._last_error = ""
         self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error})
 
     def check(
-        self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic], *, timeout_s: float
+        self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic]
     ) -> tuple[dict[str, Claim], dict[str, str]]:
         """
         Check, without a change, whether the target permits a mirror.
@@ -146,7 +150,6 @@ class TargetCluster:
             source: The addresses of the source.
             sets: The number of sets of partitions.
             topics: The topics to mirror.
-            timeout_s: How long to wait for the first answer, in seconds.
 
         Returns:
             As ``claim``, and why topics are lost; see ``lost_topics``.
@@ -155,18 +158,18 @@ class TargetCluster:
             ConfigError: As ``create_checkpoints`` and ``claim``.
             KielGroupsError: The target does not answer.
         """
-        present = self.partitions(timeout_s)
+        present = self.partitions()
         _check_sets(present, mirror, sets)
         self._refuse_loops(source, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
         check_mirror(claims, mirror, source)
-        lost = self.lost_topics(topics, self.mirrored(mirror), claims)
+        lost = self.lost_topics(names_of(topics), self.last_ends(mirror), claims)
         return claims, lost | topic_problems(claims, mirror, topics, present)
 
     def lost_topics(
         self,
-        topics: Iterable[MirroredTopic],
-        mirrored: Mapping[model.TopicPartition, MirroredPartition],
+        names: Mapping[str, str],
+        ends: Mapping[model.TopicPartition, int],
         claims: Mapping[str, Claim],
     ) -> dict[str, str]:
         """
@@ -175,22 +178,21 @@ class TargetCluster:
         A topic with another id than in its claim lacks them, unless nothing was copied to or from it yet.
 
         Args:
-            topics: The topics of a mirror.
-            mirrored: How far the mirror is.
+            names: The names on the target of topics of a mirror.
+            ends: Where the logs of the mirror ended at the last checkpoints; see ``last_ends``.
             claims: The claims by target topic.
 
         Raises:
             KielGroupsError: The target does not answer.
         """
-        names = {topic.source: topic.target for topic in topics}
-        logs = self.logs(names.values()) if mirrored else {}
-        ends = {own: records for own, records in last_ends(mirrored).items() if records}
-        begun = {names.get(own.topic) for own in ends}
+        ends = {own: records for own, records in ends.items() if records and own.topic in names}
+        logs = self.logs(names.values()) if ends else {}
+        begun = {names[own.topic] for own in ends}
         own_claims = {name: claims[name] for name in names.values() if name in claims}
         replaced = self.replaced({name: each for name, each in own_claims.items() if name in begun or each.starts})
         found = {source: replaced[name] for source, name in names.items() if name in replaced}
         for own, records in ends.items():
-            if (name := names.get(own.topic)) and name not in replaced:
+            if (name := names[own.topic]) not in replaced:
                 copy = model.TopicPartition(name, own.partition)
                 if copy not in logs:
                     found[own.topic] = gone_text(name)
@@ -199,7 +201,7 @@ class TargetCluster:
         return found
 
     def _refuse_loops(self, source: str, topics: Sequence[MirroredTopic]) -> None:
-        """Raise ConfigError if a topic would be copied to itself, as the clusters are one: endlessly."""
+        """Raise ConfigError if both clusters are one, and a topic would be copied to itself endlessly."""
         if not (loops := [topic.source for topic in topics if topic.source == topic.target]):
             return
         brokers = self._metadata(_ANSWER_S).brokers.values()
@@ -228,7 +230,7 @@ class TargetCluster:
         """
         present = self.partitions()
         absent = [topic for topic in topics if topic.target not in present]
-        lost = self.lost_topics(absent, self.mirrored(mirror), {}) if absent else {}
+        lost = self.lost_topics(names_of(absent), self.last_ends(mirror), {}) if absent else {}
         missing = {topic.target: topic for topic in absent if topic.source not in lost}
         for topic in missing.values():
             if dropped := sorted(topic.config.keys() - CARRIED_SETTINGS):
@@ -269,18 +271,17 @@ class TargetCluster:
         wanted = {topic.target: topic for topic in topics}
         growth = [NewPartitions(name, topic.partitions) for name, topic in wanted.items()]
         answers = self._admin.create_partitions(growth, request_timeout=_ANSWER_S) if growth else {}
-        refused = {}
-        for name, error in self._errors(answers, "add partitions to").items():
-            topic = wanted[name]
+        errors, refused = self._errors(answers, "add partitions to"), {}
+        for name, topic in wanted.items():
+            if (error := errors.get(name)) is None:
+                count = counted(topic.partitions, "partition")
+                log.info("the target topic %s has %s now, as on the source", name, count)
+                continue
             refused[topic.source] = (
                 f"the target refuses to add partitions to {name}, as {topic.source} on the source has"
                 f" {topic.partitions} now: {error.str()}; the records of the others wait: allow the mirror to alter the"
                 " topic, or add partitions on the target"
             )
-        for topic in topics:
-            if topic.source not in refused:
-                count = counted(topic.partitions, "partition")
-                log.info("the target topic %s has %s now, as on the source", topic.target, count)
         return refused
 
     def create_checkpoints(self, mirror: str, sets: int, replication: int) -> None:
@@ -293,11 +294,8 @@ class TargetCluster:
         """
         wanted = {checkpoints_topic(mirror): sets, CLAIMS_TOPIC: 1}
         present = self.partitions()
-        missing = [
-            NewTopic(name, count, replication, config=_COMPACTED)
-            for name, count in wanted.items()
-            if name not in present
-        ]
+        absent = wanted.keys() - present.keys()
+        missing = [NewTopic(name, wanted[name], replication, config=_COMPACTED) for name in absent]
         for problem in self._create(missing).values():
             raise ConfigError(problem)
         _check_sets(present, mirror, sets)
@@ -354,24 +352,21 @@ class TargetCluster:
         tries = 0
         while True:
             tries += 1
+            producer = open_client(Producer, self.config | {"transactional.id": CLAIMS_TOPIC})
             try:
-                return self._change_claims(change)
+                producer.init_transactions(_ANSWER_S)
+                claims = self.claims()
+                changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
+                producer.begin_transaction()
+                for topic, claim in changed.items():
+                    producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
+                producer.commit_transaction(_ANSWER_S)
+                return claims | changed
             except KafkaException as error:
                 if tries == _CLAIM_TRIES or error_of(error).code() not in FENCED:
                     raise self.failure("claim topics", error) from error
             # The pauses of two processes must differ, or the second one would be fenced next.
             time.sleep(random.uniform(0, _CLAIM_PAUSE_S))  # nosec B311 # a pause that others may guess
-
-    def _change_claims(self, change: Callable[[Mapping[str, Claim]], Mapping[str, Claim]]) -> dict[str, Claim]:
-        producer = open_client(Producer, self.config | {"transactional.id": CLAIMS_TOPIC})
-        producer.init_transactions(_ANSWER_S)
-        claims = self.claims()
-        changed = {topic: claim for topic, claim in change(claims).items() if claims.get(topic) != claim}
-        producer.begin_transaction()
-        for topic, claim in changed.items():
-            producer.produce(CLAIMS_TOPIC, claim.encode(), json.dumps(topic), 0)
-        producer.commit_transaction(_ANSWER_S)
-        return claims | changed
 
     def claims(self) -> dict[str, Claim]:
         """
@@ -380,13 +375,7 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer, has no topic of claims, or has a claim that cannot be read.
         """
-        # A null value deletes a claim. Until the topic is compacted, the former value precedes it.
-        latest = dict(self.read(CLAIMS_TOPIC, 0))
-        claims = {key: Claim.parse(value, key) for key, value in latest.items() if value}
-        try:
-            return {str(json.loads(key)): claim for key, claim in claims.items()}
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
+        return parse_claims(self.read(CLAIMS_TOPIC, 0))
 
     def latest_claims(self) -> Mapping[str, Claim]:
         """
@@ -427,6 +416,25 @@ class TargetCluster:
         topic = checkpoints_topic(mirror)
         count = self.partitions().get(topic, 0)
         return parse_checkpoints(self.read(topic, *range(count))) if count else {}
+
+    def last_ends(self, mirror: str) -> Mapping[model.TopicPartition, int]:
+        """
+        Return where partitions of the target ended at the last checkpoints, by topic of the source and their number.
+
+        The first call reads all checkpoints, and each later one those that are new since.
+
+        Raises:
+            KielGroupsError: As ``mirrored``.
+        """
+        topic = checkpoints_topic(mirror)
+        places = (model.TopicPartition(topic, number) for number in range(self.partitions().get(topic, 0)))
+        unread = {place: self._unread.get(place, 0) for place in places}
+        messages = list(self._messages(unread)) if unread else []
+        found = self._last_ends.setdefault(mirror, {})
+        for own, end in last_ends(parse_checkpoints((each.key() or b"", each.value()) for each in messages)).items():
+            found[own] = max(found.get(own, 0), end)
+        self._unread |= {_place_of(each): (each.offset() or 0) + 1 for each in messages}
+        return found
 
     def topic_ids(self, topics: Iterable[str], *, must_exist: bool = False) -> dict[str, str]:
         """

@@ -20,9 +20,10 @@ from kiel_groups.errors import (
     RetriableBrokerError,
     TaskStoppedError,
 )
+from kiel_groups.metrics import Metrics
 from kiel_groups.mirror.checkpoints import source_end
 from kiel_groups.mirror.directions import DirectionCheck
-from kiel_groups.mirror.metrics import MirrorMetrics
+from kiel_groups.mirror.metrics import BackMetrics, MirrorMetrics
 from kiel_groups.mirror.settings import CONFIG, target_name, target_of
 from kiel_groups.mirror.values import (
     BACK,
@@ -108,6 +109,8 @@ class MirrorTask(SourceTask):
         #: The topics whose logs on the source have started over, or whose copies are lost. They wait until the task has
         #: other settings.
         self._left_out: set[str] = set()
+        #: The metrics by topic. Each start of the copies has new ones: a topic that is left out has none.
+        self._metrics = Metrics()
         #: The positions that ``poll`` has returned. The worker stores them later.
         self._returned: dict[tuple[object, ...], JsonObject] = {}
         #: The first positions of partitions that begin after records which the target has already, and the positions of
@@ -148,6 +151,8 @@ class MirrorTask(SourceTask):
         context, settings = self._context, self._settings
         target = target_of(settings)
         target.should_stop = lambda: context.should_stop
+        context.metrics.remove(self._metrics)
+        self._metrics = context.metrics.part()
         forward = [TopicPartition(topic, number) for topic, number in json.loads(settings[PARTITIONS_KEY])]
         self._partitions = [partition for partition in forward if partition.topic not in self._left_out]
         self._names = {partition.topic: target_name(settings, partition.topic) for partition in self._partitions}
@@ -182,7 +187,9 @@ class MirrorTask(SourceTask):
         from kiel_groups.mirror.writer import TargetWriter
 
         context, settings, names = self._context, self._settings, self._names
-        self._progress = MirrorMetrics(context.metrics, self._partitions)
+        self._progress = MirrorMetrics(self._metrics, self._partitions)
+        for name in ("mirror_transactions_aborted", "mirror_dead_letters", "mirror_problems"):
+            context.metrics.count(name, 0)
         field: str = settings["timestamp.field"]
         topics = self._topic_settings(target)
         shared = WriterSettings(
@@ -275,6 +282,7 @@ class MirrorTask(SourceTask):
             ends,
             self._checked(target, topics, BACK),
             context,
+            BackMetrics(self._metrics, {each: topics[each.topic] for each in positions}),
             most=settings["batch.records"],
             resets=settings["source.auto.offset.reset"] == "earliest",
         )
@@ -291,20 +299,17 @@ class MirrorTask(SourceTask):
 
     def _leave_lost(self, error: LostTopicsError) -> None:
         """
-        End the copies, and leave out topics that are lost on the target. The next start continues with the others.
+        End the copies, and leave out topics that are lost. The next start continues with the others.
 
-        Records that were written without a checkpoint are written again. The next start aborts an open transaction.
+        The status shows why a topic waits, until the connector makes the tasks without the topic. Records that were
+        written without a checkpoint are written again. The next start aborts an open transaction.
         """
         self._close()
-        self._leave_out({self._sources[name]: problem for name, problem in error.problems.items()})
-
-    def _leave_out(self, problems: Mapping[str, str]) -> None:
-        """Show in the status, and log, why topics of the source wait. The others are copied."""
-        for topic, problem in problems.items():
+        for name, problem in error.problems.items():
             log.error("%s: %s; the topic waits", self._context.connector, problem)
             self._context.metrics.count("mirror_problems")
-            self._context.report_problem(problem, topic)
-        self._left_out |= problems.keys()
+            self._context.report_problem(problem, self._sources[name])
+            self._left_out.add(self._sources[name])
 
     def _wait(self) -> Sequence[SourcePosition]:
         """Copy nothing for a moment."""
@@ -331,23 +336,19 @@ class MirrorTask(SourceTask):
                 return self._wait()
             found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
         except OffsetOutOfRangeError as error:
-            others = self._left_out.union(self._unsubscribed)
-            read = [partition for partition in self._next if partition.topic not in others]
-            if not self._leave_restarted(self._consumer.end_offsets(read)):
-                # The rest of the error is for programs with a consumer of their own.
-                lost, *_ = str(error).split("; seek()")
-                raise KielGroupsError(
-                    f"{lost}; records of the source were deleted before they were mirrored: to accept that, set"
-                    " source.auto.offset.reset to earliest"
-                ) from error
-            return []
+            read = [each for each in self._next if each.topic not in self._unsubscribed]
+            self._check_restarted(self._consumer.end_offsets(read))
+            raise KielGroupsError(
+                f"{error.cause}; records of the source were deleted before they were mirrored: to accept that, set"
+                " source.auto.offset.reset to earliest"
+            ) from error
         except BrokerError as error:
             if not error.retriable:
                 raise
             self._report_source(f"the source does not answer: {error}; trying again")
             return self._wait()
         self._report_source("")
-        self._leave_restarted({partition: columns[0].first_offset for partition, columns in found.items()})
+        self._check_restarted({partition: columns[0].first_offset for partition, columns in found.items()})
         self._progress.begin(found)
         found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
@@ -380,39 +381,35 @@ class MirrorTask(SourceTask):
         paused = self._consumer.paused()
         return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
 
-    def _leave_restarted(self, offsets: Mapping[TopicPartition, int]) -> bool:
+    def _check_restarted(self, offsets: Mapping[TopicPartition, int]) -> None:
         """
-        Copy no more of topics whose logs on the source have started over: an offset is before the position.
+        Check that the logs of the source have not started over: no offset is before the position.
 
-        Their records would be taken for records that are mirrored. The status shows them until the connector, which
-        knows whether a topic was created again, makes the tasks without them. Return whether there are any.
+        Raises:
+            LostTopicsError: Some have. Their records would be taken for records that are mirrored.
         """
-        assert self._consumer is not None
         found = {}
         for partition, offset in sorted(offsets.items()):
             if offset < (position := self._next.get(partition, 0)):
-                found[partition.topic] = (
+                found[self._names[partition.topic]] = (
                     f"{partition} of the source was mirrored up to offset {position}, and its log is at {offset} again:"
                     f" the topic was deleted and created again, or has lost records; {ELSEWHERE}"
                 )
-        self._leave_out({topic: found[topic] for topic in sorted(found.keys() - self._left_out)})
-        self._consumer.pause(*(each for each in self._partitions if each.topic in found))
-        return bool(found)
+        if found:
+            raise LostTopicsError(found)
 
     def _kept(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> dict[TopicPartition, Any]:
         """
         Return the records of topics that are still copied to the target.
 
-        The other topics were stopped or turned round after the task has started, or have started over. Their partitions
-        pause before the records that the task has read, because a stopped topic may be copied to the target again.
+        The other topics were stopped or turned round after the task has started. Their partitions pause before the
+        records that the task has read, because a stopped topic may be copied to the target again.
         """
         assert self._consumer is not None
         if not found and not self._check.is_due:
             return {}
         turned = self._check.turned()
-        stopped = {
-            each for each in self._partitions if self._names[each.topic] in turned or each.topic in self._left_out
-        }
+        stopped = {each for each in self._partitions if self._names[each.topic] in turned}
         paused = self._consumer.paused()
         for partition in stopped & found.keys():
             self._consumer.seek(partition, found[partition][0].first_offset)

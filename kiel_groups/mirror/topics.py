@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from kiel_groups.errors import ConfigError
@@ -13,9 +12,9 @@ from kiel_groups.mirror.values import (
     CLAIMS_TOPIC,
     FORWARD,
     INTERRUPTED,
-    OWN_TOPICS,
     Claim,
     MirroredTopic,
+    is_mirrored,
     set_of,
 )
 from kiel_groups.model import TopicPartition
@@ -59,7 +58,7 @@ def source_topics(
     with SingleConsumer(brokers) as consumer:
         names = consumer.topics()
         for pattern in patterns:
-            matching = [name for name in names if fnmatchcase(name, pattern) and not name.startswith(OWN_TOPICS)]
+            matching = [name for name in names if is_mirrored(name, [pattern])]
             if not matching:
                 problems[pattern] = f"topics: the source has no topic {pattern!r}"
             found |= {name: len(consumer.partitions_for_topic(name) or ()) for name in matching}
@@ -115,19 +114,15 @@ class TopicsPlan(NamedTuple):
 
     Args:
         topics: The topics that are copied in some direction, with the number of their first partitions that are.
-        starts: The offsets of the target's partitions to begin at, of each topic that is copied back.
+        back: The claims of topics that are copied back, by topic of the source.
         stopped: Why topics are copied in no direction while a command turns them.
         problems: Why partitions of topics wait, by topics of the source.
     """
 
     topics: Sequence[MirroredTopic]
-    starts: Mapping[str, Sequence[int]]
+    back: Mapping[str, Claim]
     stopped: Sequence[str]
     problems: Mapping[str, str]
-
-    def start(self, partition: TopicPartition) -> int:
-        """Return where to begin a partition that is copied back. One that is newer than the turn has its beginning."""
-        return max(self.starts[partition.topic][partition.partition :][:1], default=0)
 
 
 def growing(
@@ -162,14 +157,14 @@ def plan_topics(topics: Iterable[MirroredTopic], claims: Mapping[str, Claim], pr
         claims: The claims by target topic.
         present: The number of partitions of each target topic.
     """
-    moving, starts, stopped, problems = list[MirroredTopic](), dict[str, Sequence[int]](), list[str](), dict[str, str]()
+    moving, back, stopped, problems = list[MirroredTopic](), dict[str, Claim](), list[str](), dict[str, str]()
     for topic in topics:
         claim, count = claims[topic.target], present[topic.target]
         if claim.direction in INTERRUPTED:
             stopped.append(f"topic {topic.source} {INTERRUPTED[claim.direction]}")
             continue
         if claim.direction == BACK:
-            starts[topic.source] = claim.starts
+            back[topic.source] = claim
             if count > topic.partitions:
                 problems[topic.source] = (
                     f"the target topic {topic.target} has {counted(count, 'partition')}, and the source topic"
@@ -183,7 +178,7 @@ def plan_topics(topics: Iterable[MirroredTopic], claims: Mapping[str, Claim], pr
                 f" has {topic.partitions}; the records of the others wait: add partitions on the target{moves}"
             )
         moving.append(topic._replace(partitions=min(topic.partitions, count)))
-    return TopicsPlan(moving, starts, stopped, problems)
+    return TopicsPlan(moving, back, stopped, problems)
 
 
 def partitions_of_tasks(topics: Iterable[MirroredTopic], sets: int, most: int) -> list[list[TopicPartition]]:

@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from kiel_groups.config import parse_hosts
+from kiel_groups.config import KAFKA_PORT, parse_hosts
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError
-from kiel_groups.metrics import Metrics
 from kiel_groups.model import INTERNAL_TOPICS, TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
@@ -64,7 +63,7 @@ Timestamps: TypeAlias = Callable[[bytes | None], int]
 
 class LostTopicsError(KielGroupsError):
     """
-    Topics of the target were deleted, or lack records that were copied. A task leaves them out, and copies its others.
+    Topics have started over on one side, or lack records that were copied. A task leaves them out, and copies others.
 
     Args:
         problems: Why nothing is copied to or from a topic any more, by its name on the target.
@@ -112,6 +111,11 @@ class MirroredTopic(NamedTuple):
         return max(self.hashed_partitions, self.partitions)
 
 
+def names_of(topics: Iterable[MirroredTopic]) -> dict[str, str]:
+    """Return the names of topics on the target by their names on the source."""
+    return {topic.source: topic.target for topic in topics}
+
+
 #: The directions of a topic: the mirror copies it to the target, or back to the source. While a topic is turned, the
 #: mirror copies nothing of it: ``STOPPED`` on the way back, ``RETURNING`` on the way forward again.
 FORWARD, STOPPED, BACK, RETURNING = "forward", "stopped", "back", "returning"
@@ -124,15 +128,6 @@ INTERRUPTED = {
     RETURNING: "is stopped while 'kiel-groups mirror reverse --forward' turns it; if that command was interrupted, call"
     " it again",
 }
-
-
-class Turn(NamedTuple):
-    """What a turn of a topic changes: its direction, and where its records are copied from. See ``Claim``."""
-
-    mirror: str
-    direction: str
-    starts: Sequence[int]
-    resumes: Sequence[int]
 
 
 class Claim(NamedTuple):
@@ -172,9 +167,9 @@ class Claim(NamedTuple):
         return next(iter(self.resumes[number : number + 1]), None)
 
     @property
-    def turn(self) -> Turn:
-        """What the last turn has changed."""
-        return Turn(self.mirror, self.direction, self.starts, self.resumes)
+    def turn(self) -> tuple[object, ...]:
+        """What changes with a turn: the direction, and where records are copied from; and the mirror."""
+        return self.mirror, self.direction, self.starts, self.resumes
 
     def encode(self) -> bytes:
         """Return the claim as JSON."""
@@ -203,6 +198,24 @@ class Claim(NamedTuple):
                 " with this key and a null value deletes it"
             )
         return claim
+
+
+def parse_claims(records: Iterable[tuple[bytes, bytes | None]]) -> dict[str, Claim]:
+    """
+    Return the claims of all mirrors by target topic.
+
+    Args:
+        records: The keys and values of the topic of claims.
+
+    Raises:
+        ProtocolError: A record is no claim.
+    """
+    # A null value deletes a claim. Until the topic is compacted, the former value precedes it.
+    claims = {key: Claim.parse(value, key) for key, value in dict(records).items() if value}
+    try:
+        return {str(json.loads(key)): claim for key, claim in claims.items()}
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a claim in {CLAIMS_TOPIC} has a key that is not JSON: {error}") from error
 
 
 def replaced_text(topic: str, claim: Claim) -> str:
@@ -247,7 +260,7 @@ class SourceBatch(NamedTuple):
         return sum(each.size_bytes for each in self.columns)
 
     def divided(self, limit: int) -> list[SourceBatch]:
-        """Divide the batch at records of more than ``limit`` bytes, which are at odd places then."""
+        """Divide the batch at records of more than ``limit`` bytes. Each of these is a part, at odd places."""
         parts: list[list[RecordColumns]] = [[]]
         for columns in self.columns:
             start = 0
@@ -355,35 +368,25 @@ def set_of(partition: TopicPartition, sets: int) -> int:
     return (zlib.crc32(partition.topic.encode()) + partition.partition) % sets
 
 
-class Waiting(Protocol):
-    """The functions of a worker that a part of a task needs while it waits for a cluster."""
-
-    @property
-    def metrics(self) -> Metrics:
-        """The metrics of the task."""
-
-    @property
-    def should_stop(self) -> bool:
-        """Whether the task must end."""
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether it is certain that no other worker has claimed the task."""
-
-    def report_problem(self, problem: str) -> None:
-        """Show a problem in the status of the task, or, with "", that the problem is over."""
-
-
 def check_mirror(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
     """
     Check that a name may be the name of a mirror, and that no mirror of another source has it.
+
+    Sources are the same if they have an address in common.
 
     Raises:
         ConfigError: It may not, or one has it.
     """
     if checkpoints_topic(mirror) == CLAIMS_TOPIC:
         raise ConfigError(f"name: {mirror!r} given; {CLAIMS_TOPIC} has the claims of all mirrors: choose another name")
-    check_source(claims, mirror, source)
+    addresses = set(parse_hosts(source, KAFKA_PORT, "source.bootstrap.servers"))
+    for name, claim in sorted(claims.items()):
+        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, KAFKA_PORT, CLAIMS_TOPIC)):
+            raise ConfigError(
+                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
+                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
+                " addresses if it is the same cluster, else choose another name for the connector"
+            )
 
 
 def topic_problems(
@@ -473,20 +476,3 @@ def check_dead_letters(topic: str, claims: Mapping[str, Claim], topics: Sequence
         raise ConfigError(
             f"dead.letter.topic: {topic!r} given; mirrors write to this topic of the target: choose one of its own"
         )
-
-
-def check_source(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
-    """
-    Check that a mirror has no claim with another source. Sources are the same if they have an address in common.
-
-    Raises:
-        ConfigError: A claim is in the way.
-    """
-    addresses = set(parse_hosts(source, 9092, "source.bootstrap.servers"))
-    for name, claim in sorted(claims.items()):
-        if claim.mirror == mirror and addresses.isdisjoint(parse_hosts(claim.source, 9092, CLAIMS_TOPIC)):
-            raise ConfigError(
-                f"source.bootstrap.servers: {source} given; the connector {mirror!r} has mirrored {claim.topic} of"
-                f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
-                " addresses if it is the same cluster, else choose another name for the connector"
-            )

@@ -24,7 +24,6 @@ from kiel_groups.mirror.values import (
     LostTopicsError,
     SourceBatch,
     TopicLimits,
-    Waiting,
     WriterSettings,
     checkpoints_topic,
     gone_text,
@@ -34,6 +33,7 @@ from kiel_groups.mirror.values import (
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
 from kiel_groups.wording import counted
+from kiel_groups.workers.plugins.interfaces import TaskContext
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class TargetWriter:
         settings: The settings of the task.
         number: The number of the set. It is the number of the partition that has the checkpoints of the set.
         batch_bytes: The largest size of a batch of the producer.
-        waiting: The functions of the worker.
+        context: The functions of the worker.
 
     Raises:
         KielGroupsError: The target refuses the writer.
@@ -112,13 +112,13 @@ class TargetWriter:
     """
 
     def __init__(
-        self, target: TargetCluster, settings: WriterSettings, number: int, batch_bytes: int, waiting: Waiting
+        self, target: TargetCluster, settings: WriterSettings, number: int, batch_bytes: int, context: TaskContext
     ) -> None:
         self._target = target
         self._settings = settings
         self._number = number
         self._batch_bytes = batch_bytes
-        self._waiting = waiting
+        self._context = context
         self._last_error = ""
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
@@ -154,7 +154,7 @@ class TargetWriter:
         if settings.is_exactly_once:
             try:
                 # Without a claim, as after a freeze of the process, it would fence the writer of the present owner.
-                while not waiting.is_owner:
+                while not context.is_owner:
                     self._check_stop()
                     time.sleep(_PAUSE_S)
                 self._until_done(self._producer.init_transactions, "start transactions")
@@ -283,7 +283,7 @@ class TargetWriter:
             yield from [[part] for part in found] if at % 2 or not found else [found]
 
     def _size_limit(self, topic: str) -> int:
-        """Return up to which size no record alone may be more than a topic of the target takes."""
+        """Return the size in bytes up to which a topic of the target takes any record."""
         # Smaller records share batches, which are not larger than that.
         return max(self._batch_bytes, self._limits(topic).largest_bytes * 9 // 10)
 
@@ -314,7 +314,7 @@ class TargetWriter:
         try:
             while not self._is_written(batches):
                 self._until_done(self._producer.abort_transaction, "abort a transaction")
-                self._waiting.metrics.count("mirror_transactions_aborted")
+                self._context.metrics.count("mirror_transactions_aborted")
                 self._check_stop()
                 time.sleep(_SLICE_S)
         except (KafkaException, SystemError) as error:
@@ -323,8 +323,8 @@ class TargetWriter:
             if not isinstance(cause, KafkaException):
                 raise
             raise self._failure("write", error_of(cause)) from error
-        self._waiting.metrics.count("mirror_dead_letters", len(self._refused))
-        self._waiting.report_problem("")
+        self._context.metrics.count("mirror_dead_letters", len(self._refused))
+        self._context.report_problem("")
 
     def close(self) -> None:
         """Drop the records in flight. The next writer of the set aborts the open transaction, or its timeout does."""
@@ -359,7 +359,7 @@ class TargetWriter:
         self._look_up_ends(batches)
         # Without a claim, records of a later owner may be before these ends, and readers of the checkpoint would skip
         # them. The claim is checked after the look-up, so it was valid then. Transactions are fenced by the target.
-        while not (self._settings.is_exactly_once or self._waiting.is_owner):
+        while not (self._settings.is_exactly_once or self._context.is_owner):
             self._check_stop()
             time.sleep(_PAUSE_S)
             self._look_up_ends(batches)
@@ -654,7 +654,7 @@ class TargetWriter:
             self._report_delay(f"did not {what}", began_s)
 
     def _check_stop(self) -> None:
-        if self._waiting.should_stop:
+        if self._context.should_stop:
             raise TaskStoppedError(f"stopped while {self._target.servers} stores records")
 
     def _report_delay(self, what: str, began_s: float) -> None:
@@ -666,8 +666,8 @@ class TargetWriter:
     def _report(self, what: str) -> None:
         problem = f"the target {self._target.servers} {what}"
         log.warning("%s-%d: %s", self._settings.mirror, self._number, problem)
-        self._waiting.metrics.count("mirror_problems")
-        self._waiting.report_problem(problem)
+        self._context.metrics.count("mirror_problems")
+        self._context.report_problem(problem)
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error.str()

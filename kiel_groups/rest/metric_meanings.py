@@ -343,7 +343,10 @@ METRICS: Final = {
             " target that are left. By ``topic``.",
         ),
         "kiel_mirror_partitions": MetricMeaning(
-            "gauge", "partitions", "Partitions of the source that the task mirrors, or copies back. By ``topic``."
+            "gauge",
+            "partitions",
+            "Partitions of the source that the task mirrors, or copies back. A topic that waits, because a log was"
+            " lost, has no metrics of its own. By ``topic``.",
         ),
         "kiel_mirror_checkpoint_timestamp_seconds": MetricMeaning(
             "gauge",

@@ -24,6 +24,7 @@ from kiel_groups.mirror.checkpoints import Checkpoint
 from kiel_groups.mirror.reversal import PartitionReversal, TopicReversal, turn_round
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
+from kiel_groups.mirror.topics import source_topics
 from kiel_groups.mirror.values import BACK, FORWARD, MirroredTopic, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
@@ -401,12 +402,17 @@ async def test_topics_that_were_created_again(
         while not any(problem in each for each in context.problems):
             task.poll()
 
+    def create(topic: str) -> None:
+        topics.create(topic, 1)
+        while not source_topics(",".join(pair.source.brokers), [topic], None).partitions:
+            pass
+
     def write(topic: str) -> None:
         with SyncProducer(pair.source.brokers) as producer:
             producer.produce(topic, b"x").result(10)
 
     def run() -> None:
-        topics.create(other, 1)
+        create(other)
         context = RecordingTaskContext(connector=pair.name)
         with pair.task(context, exactly_once="true", topics=f"{pair.topic},{other}") as task:
             positions = copied(task, 10)
@@ -441,7 +447,7 @@ async def test_topics_that_were_created_again(
         for direction, advice in ((BACK, f"leave {pair.topic} out"), (FORWARD, "mirror it by a connector of another")):
             turned = target.claims()[copy]._replace(direction=direction)
             target.change_claims(lambda _, turned=turned: {copy: turned})
-            _, problems = target.check(pair.name, ",".join(pair.source.brokers), 2, mirrored, timeout_s=10)
+            _, problems = target.check(pair.name, ",".join(pair.source.brokers), 2, mirrored)
             assert "as its id shows: the topic was deleted and created again" in problems[pair.topic]
             with pytest.raises(ConfigError, match=advice), pair.task():
                 pass
@@ -451,7 +457,7 @@ async def test_topics_that_were_created_again(
         assert (done.returncode, done.stdout.startswith("mirrored 45 records ")) == (0, True), done.stderr
 
         # Without ZooKeeper, only the task notices that the topic was created again.
-        topics.create(last, 1)
+        create(last)
         context = RecordingTaskContext(connector=f"{pair.name}-3")
         pair.name, name = context.connector, pair.name
         more = {"topics": f"{pair.topic},{last}", "source_zookeeper": "", "target_topic_format": "third.${topic}"}

@@ -30,9 +30,9 @@ MUTANTS = (
     ),
     Mutant(
         "a deleted claim counts until the topic of claims is compacted",
-        "mirror/target.py",
-        "        latest = dict(self.read(CLAIMS_TOPIC, 0))\n",
-        "        latest = {key: value for key, value in self.read(CLAIMS_TOPIC, 0) if value}\n",
+        "mirror/values.py",
+        "for key, value in dict(records).items() if value}",
+        "for key, value in records if value}",
         "tests/unit/mirror/test_directions.py",
     ),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "records that the mirror has written are copied back",
         "mirror/connector.py",
-        "plan.start(each)",
+        "plan.back[each.topic].start(each.partition)",
         "0",
         "tests/unit/mirror/test_mirror_connector.py",
     ),
@@ -129,7 +129,7 @@ MUTANTS = (
     Mutant(
         "a task without its claim writes a checkpoint",
         "mirror/writer.py",
-        "        while not (self._settings.is_exactly_once or self._waiting.is_owner):\n",
+        "        while not (self._settings.is_exactly_once or self._context.is_owner):\n",
         "        while False:\n",
         "tests/unit/mirror/test_writer.py",
     ),

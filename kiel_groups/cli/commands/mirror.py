@@ -11,7 +11,7 @@ import click
 from kiel_groups.cli.commands.mirror_offsets import offsets
 from kiel_groups.cli.commands.mirror_reverse import reverse
 from kiel_groups.cli.commands.mirror_verify import verify
-from kiel_groups.cli.parameters.mirror_clusters import MirrorClusters, mirror_options
+from kiel_groups.cli.parameters.mirror_clusters import TARGET_WAIT_S, MirrorClusters, mirror_options
 from kiel_groups.cli.parameters.options import (
     SERVER_WAIT_S,
     json_option,
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from kiel_groups.mirror.mirror_view import MirrorView
     from kiel_groups.ops.loaded_groups import Logs
     from kiel_groups.workers.plugins.secret_references import SecretReferences
-
-#: How long the target may take to answer before anything is written, in seconds.
-_TARGET_WAIT_S = 10.0
 
 #: The name of the file of ``--target-properties`` in the stored settings.
 _PROPERTIES = "target.properties"
@@ -226,7 +223,7 @@ def _checked_topics(
 
     try:
         settings = checked_config(MirrorConnector, config, secrets).settings
-        return MirrorConnector().checked_topics(name, settings, timeout_s=_TARGET_WAIT_S, must_move=waits)
+        return MirrorConnector().checked_topics(name, settings, timeout_s=TARGET_WAIT_S, must_move=waits)
     except ConfigError as error:
         setting, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(setting, setting)}{colon}{rest}") from error

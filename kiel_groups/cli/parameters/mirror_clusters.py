@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiel_groups.mirror.target import TargetCluster
 
 #: How long the target may take to answer a command first, in seconds.
-_TARGET_WAIT_S = 10.0
+TARGET_WAIT_S = 10.0
 
 
 class MirrorClusters(NamedTuple):
@@ -58,7 +58,7 @@ class MirrorClusters(NamedTuple):
         from kiel_groups.mirror.settings import open_target
 
         target = open_target(self.target_config)
-        target.partitions(_TARGET_WAIT_S)
+        target.partitions(TARGET_WAIT_S)
         return target
 
     def read_mirror(self) -> MirrorView:

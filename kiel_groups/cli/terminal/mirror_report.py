@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -66,31 +66,37 @@ class MirrorProgress:
         """The number of records that were mirrored in this run, by all processes."""
         return _mirrored_since(self._first, self.last)[0]
 
-    @property
-    def left(self) -> int | None:
-        """How many offsets are not mirrored of those that the logs had at the start of the run, or None if unknown."""
-        if self._logs is None:
-            return None
+    def _left(self, logs: Logs) -> Iterator[tuple[str, int | None, bool]]:
+        """Yield the topic of each partition, how much is left, or None if unknown, and whether a task has it."""
         known = {each.partition: each for each in self.last.partitions}
-        starts, lags = self._logs.starts, list[int | None]()
-        for partition, end in self._logs.ends.items():
+        for partition, end in logs.ends.items():
             if (row := known.get(partition)) is None:
-                lags.append(end - starts.get(partition, 0))
+                yield partition.topic, end - logs.starts.get(partition, 0), False
                 continue
             if row.is_back:
                 # Its topic was turned round after it was mirrored; or it was turned forward before the run, and its
                 # task is that of an earlier run.
                 row = row._replace(position=self.last.position(None, partition))
-            lags.append(row.behind(end))
+            yield partition.topic, row.behind(end), True
+
+    @property
+    def left(self) -> int | None:
+        """How many offsets are not mirrored of those that the logs had at the start of the run, or None if unknown."""
+        lags = [None] if self._logs is None else [lag for _, lag, _ in self._left(self._logs)]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def behind(self) -> Sequence[str]:
+        """The topics of the logs that are not mirrored up to these ends, or have a partition without a task."""
+        rows = () if self._logs is None else self._left(self._logs)
+        return sorted({topic for topic, lag, has_task in rows if lag != 0 or not has_task})
 
     @property
     def is_caught_up(self) -> bool:
         """Whether the mirror has tasks for all partitions of the logs, and has reached the ends of the logs."""
-        known = {each.partition for each in self.last.partitions}
-        return self._logs is not None and self._logs.ends.keys() <= known and self.left == 0
+        return self._logs is not None and not self.behind
 
-    def summary(self, took_s: float) -> str:
+    def summary(self, took_s: float, *, is_lag_known: bool = True) -> str:
         """Return the last line of a run: what it has mirrored, and how far the mirror is behind."""
         last, first = self.last, self._first
         topics = counted(last.topics, "topic")
@@ -103,7 +109,7 @@ class MirrorProgress:
         earlier = f", after {counted(first.records, 'record')} of earlier runs" if first.records else ""
         if back := {each.target for each in last.partitions if each.is_back}:
             earlier += f"; what is copied back of {counted(len(back), 'topic')} is not counted"
-        if last.forward_lag is None:
+        if last.forward_lag is None or not is_lag_known:
             return f"{text}{earlier}; how far the mirror is behind is not known"
         rest = ", where the next start continues" if last.forward_lag else ""
         return f"{text}{earlier}; {counted(last.forward_lag, 'record')} behind{rest}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -32,8 +32,9 @@ from kiel_groups.workers.values import ConnectorId, Work
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
 #: Each measurement is a session of ZooKeeper, so a run without an end measures less often.
 _INTERVAL_S, _ENDLESS_INTERVAL_S, _PAUSE_FACTOR = 0.5, 2.0, 4.0
-#: How long a run that waits for all topics may make no progress, in seconds, before it looks for the cause.
-_STILL_S = 5.0
+#: How long a run that waits for all topics may make no progress, in seconds, before it looks for the cause. A task
+#: takes half of that to notice that a topic of the target is gone, and to continue with its other topics.
+_STILL_S = 30.0
 #: The type of an error at the beginning of its text.
 _TYPE = re.compile(r"^\w*Error: ")
 
@@ -74,7 +75,7 @@ class MirrorRun:
 
         Raises:
             KielGroupsError: The worker, the connector, or a task of this process has failed. Or the run waits for a
-                task that has failed, or for a topic that is stopped or deleted.
+                task that has failed, or for a topic that is stopped or deleted; or the target has lost copies.
         """
         began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
@@ -86,14 +87,16 @@ class MirrorRun:
 
                 return asyncio.run(self._run(progress, show))
         finally:
-            took_s = time.monotonic() - began_s
+            took_s, is_known = time.monotonic() - began_s, False
             try:
                 # Only now, the tasks have stored their last positions. What waits has no task, and is behind as well.
-                progress.add(self._read(with_new=True))
+                progress.add(last := self._read(with_new=True))
+                # A run that was interrupted at its start has not stored its settings, which may name other topics.
+                is_known = last.connector is not None and not changed_settings(last.connector.config, self.config)
             except KielGroupsError as error:
                 self.lines.say("warning", f"the last positions of the mirror are not known: {error}")
             if progress.last.partitions and not self.quiet:
-                click.echo(progress.summary(took_s))
+                click.echo(progress.summary(took_s, is_lag_known=is_known))
 
     async def _run(self, progress: MirrorProgress, show: Callable[[str], None]) -> int:
         ending = Termination()
@@ -161,30 +164,53 @@ class MirrorRun:
                     " follows",
                 )
             self._check(view, urlsplit(worker.url).netloc, warned)
-            if progress.is_caught_up:
+            if progress.is_caught_up and await asyncio.to_thread(self._has_copies, view):
                 return
             if progress.left != left:
                 left, changed_s = progress.left, time.monotonic()
             elif self.logs is not None and time.monotonic() - changed_s > _STILL_S:
-                await asyncio.to_thread(self._check_topics, self.logs, view)
+                await asyncio.to_thread(self._check_topics, self.logs, view, progress.behind)
                 changed_s = time.monotonic()
             interval_s = _ENDLESS_INTERVAL_S if self.logs is None else _INTERVAL_S
             await asyncio.sleep(max(interval_s, _PAUSE_FACTOR * (time.monotonic() - began_s)))
 
-    def _check_topics(self, logs: Logs, view: MirrorView) -> None:
+    def _check_topics(self, logs: Logs, view: MirrorView, behind: Sequence[str]) -> None:
         """Raise KielGroupsError if a topic that the run waits for is not copied any more. Else it may still come."""
+        problem = ""
         try:
             topics = self.check()
         except KielGroupsError as error:
             if error.retriable:
                 return
-            raise KielGroupsError(f"the mirror cannot catch up any more: {error}") from error
-        back = {each.partition.topic for each in view.partitions if each.is_back}
-        if gone := sorted({partition.topic for partition in logs.ends} - set(topics) - back):
-            raise KielGroupsError(f"the mirror cannot catch up any more: the source has no topic {some(gone)}")
-        status = view.group.statuses.get(ConnectorId(view.name))
-        if status is not None and status.problem:
-            raise KielGroupsError(f"the mirror cannot catch up any more: {status.problem}")
+            problem = str(error)
+        else:
+            back = {each.partition.topic for each in view.partitions if each.is_back}
+            status = view.group.statuses.get(ConnectorId(view.name))
+            if gone := sorted({partition.topic for partition in logs.ends} - set(topics) - back):
+                problem = f"the source has no topic {some(gone)}"
+            elif status is not None:
+                problem = status.problem
+        if problem:
+            raise KielGroupsError(f"the mirror cannot catch up any more with {some(behind)}: {problem}")
+
+    def _has_copies(self, view: MirrorView) -> bool:
+        """
+        Check that the target still has what was copied. Return False if it does not answer.
+
+        Raises:
+            KielGroupsError: A topic was deleted there meanwhile, perhaps created again, or has lost records.
+        """
+        names = {each.partition.topic: each.target for each in view.partitions if not each.is_back}
+        try:
+            target = self.clusters.open_target()
+            lost = target.lost_topics(names, target.last_ends(view.name), target.claims_of(view.name))
+        except KielGroupsError as error:
+            if error.retriable:
+                return False
+            raise
+        if lost:
+            raise KielGroupsError(f"the mirror is not complete: {'; '.join(lost.values())}")
+        return True
 
     def _check(self, view: MirrorView, address: str, warned: set[Work]) -> None:
         """

@@ -133,8 +133,8 @@ class PositionReset:
         if policy == "none":
             raise OffsetOutOfRangeError(
                 f"{partition}: offset {position} is not in the log, which has {found.start} to {found.end}, and"
-                " auto_offset_reset is 'none'; seek() to an offset that exists, set the group's offset, or choose"
-                " 'earliest' or 'latest'",
+                " auto_offset_reset is 'none'",
+                "seek() to an offset that exists, set the group's offset, or choose 'earliest' or 'latest'",
                 code=OFFSET_OUT_OF_RANGE.number,
             )
         if isinstance(policy, int):

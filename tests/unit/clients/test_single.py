@@ -236,6 +236,7 @@ async def test_a_position_outside_the_log_is_an_error_with_the_policy_none(caplo
         with pytest.raises(OffsetOutOfRangeError, match="t:0: offset 7 is not in the log") as caught:
             await take_values(consumer, 1)
         assert caught.value.code == 1
+        assert str(caught.value).startswith(f"{caught.value.cause}; seek() to an offset that exists")
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
 
 

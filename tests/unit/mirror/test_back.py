@@ -14,6 +14,7 @@ from kiel_groups.errors import BrokerError, KielGroupsError, TaskStoppedError
 from kiel_groups.mirror import back as module
 from kiel_groups.mirror.back import BackCopier, back_partition
 from kiel_groups.mirror.directions import DirectionCheck
+from kiel_groups.mirror.metrics import BackMetrics
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
@@ -103,6 +104,7 @@ def copier_of(
     end: int | None = None,
     most: int = 100,
 ) -> BackCopier:
+    context = context or RecordingTaskContext()
     return BackCopier(
         TargetCluster({"bootstrap.servers": kafka.servers}),
         "old:9092",
@@ -110,7 +112,8 @@ def copier_of(
         {partition: position},
         {partition: end},
         cast("DirectionCheck", check or FakeCheck()),
-        context or RecordingTaskContext(),
+        context,
+        BackMetrics(context.metrics, {partition: "a"}),
         most=most,
         resets=False,
     )

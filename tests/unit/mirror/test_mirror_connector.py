@@ -139,8 +139,8 @@ def test_a_run_with_an_end_waits_for_no_topic_that_is_stopped(
     direction: str, must_move: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would wait for the command that turns the topic, which was perhaps killed."""
-    connector, target = MirrorConnector(), SimpleNamespace(check=lambda *_, **__: ({"a": claim}, {}))
-    claim = Claim("c", "a", "old:9092", direction=direction)
+    connector, claim = MirrorConnector(), Claim("c", "a", "old:9092", direction=direction)
+    target = SimpleNamespace(check=lambda *_: ({"a": claim}, {}), partitions=lambda _: {})
     monkeypatch.setattr(connector, "_topics", lambda: FoundTopics({"a": 1}, {}))
     monkeypatch.setattr(connector_module, "target_of", lambda _: target)
     stops = must_move and direction != BACK
@@ -158,7 +158,8 @@ def test_dead_letters_that_would_go_to_a_mirror_are_refused(monkeypatch: pytest.
     connector, _ = connector_of(lambda _: [])
     del vars(connector)["_configured"]
     vars(connector).update(_target=target, _topics=lambda: FoundTopics({"a": 1}, {}), _settings=settings)
-    monkeypatch.setattr(connector_module, "target_of", lambda _: SimpleNamespace(check=lambda *_, **__: ({}, {})))
+    checked = SimpleNamespace(check=lambda *_: ({}, {}), partitions=lambda _: {})
+    monkeypatch.setattr(connector_module, "target_of", lambda _: checked)
     for prepare in (
         lambda: connector.task_configs(1),
         lambda: connector.checked_topics("c", settings, timeout_s=1, must_move=False),
@@ -214,11 +215,11 @@ class FakeTarget:
         self.grown += [topic.target for topic in topics]
         return {topic.source: self.ungrown[topic.source] for topic in topics if topic.source in self.ungrown}
 
-    def mirrored(self, _: str) -> Mapping[TopicPartition, object]:
+    def last_ends(self, _: str) -> Mapping[TopicPartition, int]:
         return {}
 
-    def lost_topics(self, topics: Sequence[MirroredTopic], *_: object) -> Mapping[str, str]:
-        return {topic.source: self.lost[topic.source] for topic in topics if topic.source in self.lost}
+    def lost_topics(self, names: Mapping[str, str], *_: object) -> Mapping[str, str]:
+        return {topic: text for topic, text in self.lost.items() if topic in names}
 
     def claim(self, *_: object) -> tuple[Mapping[str, Claim], Mapping[str, str]]:
         return self.claims_of_all, self.unclaimed
@@ -315,7 +316,8 @@ def test_a_restart_is_not_refused_for_a_topic_that_was_mirrored_before(
 ) -> None:
     """The others are mirrored meanwhile, unless the run waits for all topics. A new topic with a problem is refused."""
     problems = {"a": "the source topic a was deleted and created again"}
-    target = SimpleNamespace(check=lambda *_, **__: ({"a": Claim("c", "a", "old:9092")}, problems))
+    claims = {"a": Claim("c", "a", "old:9092")}
+    target = SimpleNamespace(check=lambda *_: (claims, problems), partitions=lambda _: {})
     connector, settings = MirrorConnector(), typed(MirrorConnector, CONFIG)
     monkeypatch.setattr(connector, "_topics", lambda: FoundTopics({"a": 1, "b": 1}, {}))
     monkeypatch.setattr(connector_module, "target_of", lambda _: target)
@@ -328,6 +330,14 @@ def test_a_restart_is_not_refused_for_a_topic_that_was_mirrored_before(
             connector.checked_topics("c", renamed, timeout_s=1, must_move=False)
     problems["b"] = "the target topic b is the mirror of x"
     with pytest.raises(ConfigError, match="topic a was" if must_move else "mirror of x"):
+        connector.checked_topics("c", settings, timeout_s=1, must_move=must_move)
+
+    def partitions(_: float) -> None:
+        raise NoBrokersError("no broker of the target answers")
+
+    # A user who has corrected the topics would learn of the target only then.
+    vars(target).update(partitions=partitions)
+    with pytest.raises(NoBrokersError, match="the target"):
         connector.checked_topics("c", settings, timeout_s=1, must_move=must_move)
 
 

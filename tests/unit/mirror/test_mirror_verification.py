@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from kiel_groups.mirror.checkpoints import MirroredPartition
-from kiel_groups.mirror.comparison import DOUBLED, EXTRA_BACK, MISSING, WAITING, WAITING_BACK, Records
-from kiel_groups.mirror.mirror_verification import MirrorVerification, _Partition
+from kiel_groups.mirror.comparison import (
+    DOUBLED,
+    EXTRA_BACK,
+    MISSING,
+    WAITING,
+    WAITING_BACK,
+    PartitionComparison,
+    Records,
+)
+from kiel_groups.mirror.mirror_verification import MirrorVerification, _Copy
 from kiel_groups.mirror.values import BACK, FORWARD, RETURNING, STOPPED, Claim
 from kiel_groups.model import TopicPartition
 
@@ -37,13 +45,13 @@ def test_records_that_are_copied_back_are_not_compared(direction: str, source_en
     )
     claim = Claim("m", "a", "old:9092", direction=direction, starts=(8,))
     verification = MirrorVerification("old:9092", target, "m")
-    (found,) = verification._partitions(source, {"a": ("copy", claim)})
-    assert (found.source_log, found.target_logs) == ((0, source_end), {0: (0, target_end)})
-    assert found.part.startswith("records before its turn round") is (target_end == 8)
+    found, *back = verification._copies(source, {"a": ("copy", claim)})
+    assert (found.log, found.copies) == ((0, source_end), {0: (0, target_end)})
+    assert found.result.part.startswith("records before its turn round") is (target_end == 8) is bool(back)
     # A partition that is newer than the turn has only records that were written on the target.
-    (found,) = verification._partitions(source, {"a": ("copy", claim._replace(starts=(), resumes=(3,)))})
-    assert found.target_logs == {0: (0, target_end if target_end == 20 else 0)}
-    assert found.part.startswith("only records") is True
+    found, *_ = verification._copies(source, {"a": ("copy", claim._replace(starts=(), resumes=(3,)))})
+    assert found.copies == {0: (0, target_end if target_end == 20 else 0)}
+    assert found.result.part.startswith("only records") is True
 
 
 #: Where records were turned round on the target and on the source.
@@ -96,8 +104,8 @@ def test_what_was_copied_back_is_compared(
     )
     claim = Claim("m", "a", "old:9092", direction=BACK, starts=TURN[:1])
     verification = MirrorVerification("old:9092", target, "m", copied_back=lambda _: position)
-    verification._partitions(source, {"a": ("copy", claim)})
-    found, new = (verification._compare_back(each, source) for each in verification._ways_back)
+    _, *back = verification._copies(source, {"a": ("copy", claim)})
+    found, new = (verification._compare(each, source) for each in back)
     assert (dict(found.counts), found.records) == (counts, (len(source_log), len(target_log)))
     assert found.compared == ((TURN[1], TURN[1] + len(source_log)), (TURN[0], TURN[0] + len(target_log)))
     is_wrong = not counts.keys() <= {WAITING_BACK, DOUBLED}
@@ -116,8 +124,8 @@ def test_what_is_not_mirrored_of_a_topic_with_hashed_keys_is_counted(monkeypatch
     for name in ("_of_source", "_of_target"):
         monkeypatch.setattr(MirrorVerification, name, read)
     first, second = TopicPartition("a", 0), TopicPartition("a", 1)
-    behind = _Partition(first, "copy", (1, 5), {0: (0, 2)}, MirroredPartition(3, (), is_hashed=True), (), False, 0, "")
-    new = _Partition(second, "copy", (0, 5), {0: (0, 2)}, None, (), False, 0, "")
+    behind = _Copy(PartitionComparison(first, "copy"), (1, 5), {0: (0, 2)}, (), 3)
+    new = _Copy(PartitionComparison(second, "copy"), (0, 5), {0: (0, 2)}, (), 0)
     source: Any = None
     found = MirrorVerification("old:9092", source, "m")._compare_hashed("a", [behind, new], source)
     assert (found.records, found.equal, dict(found.counts)) == ((9, 2), 2, {WAITING: 7})

@@ -361,15 +361,50 @@ def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
         progress = MirrorProgress(mirror(), runs[0].logs)
         check = partial(checked, topic)
         following = replace(runs[0], check=check)._follow(cast("Any", SimpleNamespace(url="")), progress, str)
-        with pytest.raises(KielGroupsError, match=f"^the mirror cannot catch up any more: {text}$"):
+        with pytest.raises(KielGroupsError, match=f"^the mirror cannot catch up any more with a: {text}$"):
             asyncio.run(following)
+
+
+def test_a_run_with_an_end_looks_once_more_whether_the_target_has_the_copies(
+    runs: list[mirror_run.MirrorRun], command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic there may have been created again since it was copied. A target that does not answer is waited for."""
+    monkeypatch.setattr(mirror_run, "_INTERVAL_S", 0)
+    monkeypatch.setattr(mirror_run, "_PAUSE_FACTOR", 0)
+    done = replace(mirror(), partitions=(mirror().partitions[0]._replace(position=9), mirror().partitions[1]))
+    monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: done)
+    command(*START, "--until-caught-up")
+    answers: list[Any] = [NoBrokersError(), {"a": "copy.a was created again"}, NoBrokersError(), {}]
+
+    def lost(names: Mapping[str, str], *_: object) -> Any:
+        assert names == {"a": "copy.a"}
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    target = SimpleNamespace(lost_topics=lost, last_ends=lambda _: {}, claims_of=lambda _: {})
+    monkeypatch.setattr(MirrorClusters, "open_target", lambda _: target)
+
+    def follow() -> None:
+        progress = MirrorProgress(mirror(), runs[0].logs)
+        asyncio.run(runs[0]._follow(cast("Any", SimpleNamespace(url="")), progress, str))
+
+    with pytest.raises(KielGroupsError, match=r"^the mirror is not complete: copy\.a was created again$"):
+        follow()
+    follow()
+    assert answers == []
 
 
 def test_the_last_line_of_a_run_has_what_waits(
     runs: list[mirror_run.MirrorRun], command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A partition without a task, which the target may refuse to add, is behind as well."""
+    """
+    A partition without a task, which the target may refuse to add, is behind as well. A run that ends before it has
+    stored its settings does not know what they add.
+    """
     command(*START)
+    command(*START, "--topics", "a*,b")
 
     def read(*_: object, with_new: bool = False, **__: object) -> MirrorView:
         view = mirror()
@@ -383,6 +418,8 @@ def test_the_last_line_of_a_run_has_what_waits(
     monkeypatch.setattr(mirror_run.MirrorRun, "_run", ended)
     assert RUN(runs[0]) == 0
     assert capsys.readouterr().out.endswith("7 records behind, where the next start continues\n")
+    assert RUN(runs[1]) == 0
+    assert capsys.readouterr().out.endswith("; how far the mirror is behind is not known\n")
 
 
 def test_a_lost_checkpoint_is_a_problem() -> None:

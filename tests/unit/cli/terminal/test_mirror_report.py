@@ -73,7 +73,7 @@ def test_the_end_of_a_run() -> None:
     progress = MirrorProgress(NOTHING, LOGS)
     assert (progress.left, progress.is_caught_up) == (4_000, False)
     progress.add(view(1_000, 1_000, 9_000))
-    assert (progress.left, progress.is_caught_up) == (3_000, False)
+    assert (progress.left, progress.is_caught_up, progress.behind) == (3_000, False, ["a"])
     progress.add(view(1_000, 4_000, 9_000))
     assert (progress.left, progress.is_caught_up) == (0, True)
     # A topic that was turned round during the run has all its records. One whose task of an earlier run still copies it
