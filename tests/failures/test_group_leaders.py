@@ -66,6 +66,7 @@ async def test_a_leader_is_killed_between_two_writes_of_a_plan(cluster: Cluster,
         assert len(first.partitions(checked.topic)) == checked.partitions, (
             "the assignment that revokes partitions is not written yet"
         )
+        leader.end_session()
         whole = await checked.wait_for_group_state(
             lambda group_state: group_state.state == DONE, "the publication is finished"
         )
@@ -87,6 +88,7 @@ async def test_a_leader_is_killed_after_the_last_assignment(cluster: Cluster, un
         assert half.state == PUBLISHING
         assert {each.generation for each in written.values()} == {half.generation}
         await checked.balanced()
+        leader.end_session()
         whole = await checked.wait_for_group_state(
             lambda group_state: group_state.state == DONE, "the publication is finished"
         )
@@ -104,6 +106,7 @@ async def test_a_leader_freezes_and_another_one_publishes(cluster_39: Cluster, u
     """
     async with publishing(cluster_39, unique, "STOP", after) as (checked, stopped, first, second):
         await stopped.has_stopped()
+        stopped.end_session()
         stopped_id = stopped.lines[0]
         await checked.wait_for_group_state(
             lambda group_state: group_state.state == DONE and group_state.leader != stopped_id,
@@ -136,6 +139,7 @@ async def test_the_leader_dies_while_a_static_member_is_away(cluster: Cluster, u
         await checked.group.leave(goes)
         await eventually(lambda: checked.assignments()["goes"].away_since_ms is not None, "it is away", RECOVERY_S)
         leader.close()
+        leader.end_session()
         metrics = stays.consumer.metrics
         await eventually(lambda: metrics.latency("allocator").count, "another leader has planned", RECOVERY_S)
         await checked.join(instance_id="goes")

@@ -19,7 +19,7 @@ from tests.helpers.waiting import eventually
 
 __all__ = ["LASTING_MS", "RECOVERY_S", "SESSION_TIMEOUT_MS", "CheckedGroup", "checked_group"]
 
-#: The session timeout, in milliseconds, of members whose session is to end: processes, and those that are cut off.
+#: The session timeout, in milliseconds, of members whose session is to expire: processes, and those that are cut off.
 SESSION_TIMEOUT_MS = 3_000
 
 #: The session timeout of all other members. A lease lasts half of this time, for which the computer may stand still.
@@ -64,7 +64,9 @@ class CheckedGroup:
 
     def program(self, role: str, **options: Any) -> Program:
         """Start a ``member`` or a ``candidate`` in a separate process; see ``tests.helpers.member_program``."""
-        program = Program(self.cluster, role, self.group.name, self.topic, SESSION_TIMEOUT_MS, **options)
+        # A test ends the session of a candidate by ``end_session``.
+        timeout_ms = SESSION_TIMEOUT_MS if role == "member" else LASTING_MS
+        program = Program(self.cluster, role, self.group.name, self.topic, timeout_ms, **options)
         self.programs.append(program)
         return program
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +13,7 @@ from kazoo.client import KazooClient
 from kiel_groups.embedded import ZooKeeperServer
 from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
+from tests.helpers.closed_sessions import close_session
 from tests.helpers.waiting import eventually, eventually_blocking
 from tests.helpers.zookeeper_roles import leader_of, modes_of
 from tests.proxies.cuttable_servers import CuttableEnsemble
@@ -22,9 +21,6 @@ from tests.proxies.cuttable_servers import CuttableEnsemble
 __all__ = ["Lossy", "Backend", "FakeBackend", "RealBackend", "FakeServers", "RealServers", "Servers"]
 
 TICK_MS = 500
-
-#: Operation code of ZooKeeper's protocol.
-CLOSE_SESSION = -11
 
 
 class Lossy(Protocol):
@@ -170,15 +166,7 @@ class RealBackend(_Clients):
                 client.close()
 
     def end(self, session: tuple[int, bytes]) -> None:
-        """End a session with one packet. Between two packets, its own client would reconnect and resume the session."""
-        number, password = session
-        connect = struct.pack("!iqiqi", 0, 0, 10_000, number, len(password)) + password + b"\0"
-        close = struct.pack("!ii", 1, CLOSE_SESSION)
-        host, port = self._hosts.partition("/")[0].split(",")[0].split(":")
-        with socket.create_connection((host, int(port)), 10) as connection:
-            connection.sendall(b"".join(struct.pack("!i", len(request)) + request for request in (connect, close)))
-            while connection.recv(4096):
-                pass  # The server closes the connection when it has closed the session.
+        close_session(self._hosts, session)
 
     def wait(self, condition: Callable[[], Any], what: str, timeout_s: float = 20.0) -> None:
         eventually_blocking(condition, what, timeout_s)

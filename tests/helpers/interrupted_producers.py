@@ -25,6 +25,7 @@ from tornado import gen, ioloop
 import kiel_groups.sync
 from kiel_groups.clients import Producer
 from kiel_groups.errors import KielGroupsError
+from tests.helpers.running_time import running_s
 
 #: In seconds: the longest time from the first record to the Ctrl-C, and the time after which a Ctrl-C without an effect
 #: counts as swallowed.
@@ -61,7 +62,7 @@ class Maker:
     def interrupted(self) -> None:
         """Record that the interrupt has reached the program, which closes its producer now."""
         self._over.set()
-        self.closing_s = time.monotonic()
+        self.closing_s = running_s()
 
     def report(self, producer: Any) -> dict[str, Any]:
         """Return the content of the line of JSON."""
@@ -73,7 +74,7 @@ class Maker:
             "failed": counted("produce_failures"),
             "unknown": counted("produce_unknown"),
             "retries": counted("produce_retries"),
-            "closed_ms": round((time.monotonic() - self.closing_s) * 1000, 1),
+            "closed_ms": round((running_s() - self.closing_s) * 1000, 1),
             "errors": self.errors,
         }
 

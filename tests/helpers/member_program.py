@@ -1,7 +1,8 @@
 """
 A member or a candidate in a separate process, which can kill or stop itself during a publication.
 
-The process prints its member id, and then a line of JSON for each delivered record.
+The process prints its member id, and then a line of JSON: a member one for each delivered record, and a candidate one
+with its session.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kiel_groups.group.znodes.transactions import Answer, Create, Operation, Put
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.model import Record
 from kiel_groups.zookeeper.session import Session
+from tests.helpers.closed_sessions import close_session
 from tests.helpers.commands import Running
 from tests.helpers.contexts import process_context
 from tests.helpers.members import Delivery
@@ -62,13 +64,15 @@ class Program(Running):
         ends: str = "",
         after: int = 0,
     ) -> None:
+        self._zk_hosts = cluster.zk_hosts
+        self._is_member = role == "member"
         arguments = [role, cluster.brokers[0], cluster.zk_hosts, group, topic, str(session_timeout_ms)]
         super().__init__(["-m", "tests.helpers.member_program", *arguments, ends, str(after)])
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """The deliveries that the process has printed, with the fencing tokens of their claims."""
-        printed = [json.loads(line) for line in list(self.lines)[1:]]
+        """The deliveries that a member has printed, with the fencing tokens of their claims."""
+        printed = [json.loads(line) for line in list(self.lines)[1:]] if self._is_member else []
         return [Delivery(at_s, Record(*place, None, text.encode()), token) for at_s, place, text, token in printed]
 
     @property
@@ -83,6 +87,11 @@ class Program(Running):
     async def has_died(self) -> None:
         """Wait until the process has killed itself."""
         assert await asyncio.to_thread(self.wait) == -signal.SIGKILL, self.errors
+
+    def end_session(self) -> None:
+        """Close the session of a candidate, whose process has stopped or died, as if it had expired."""
+        number, password = json.loads(self.wait_for_lines(2)[1])
+        close_session(self._zk_hosts, (number, bytes.fromhex(password)))
 
     def close(self) -> None:
         """Kill the process if it is running. Its output so far stays available."""
@@ -136,7 +145,10 @@ async def run_candidate(zookeeper: str, group: str, session_timeout_ms: int) -> 
     config = ZooKeeperConfig.parse(zookeeper, session_timeout_ms=session_timeout_ms)
     candidate = AllocatorProcess(process_context(GroupConfig(group=group), config), round_robin, lambda error: None)
     await candidate.start()
+    assert candidate.current is not None
+    number, password = candidate.current.session.client.client_id
     click.echo(candidate.member_id)
+    click.echo(json.dumps([number, password.hex()]))
     await asyncio.Event().wait()
 
 

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from kazoo.client import KazooClient
-
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record, TopicPartition
+from tests.helpers.closed_sessions import close_session
+from tests.helpers.running_time import running_s
 from tests.helpers.waiting import eventually
 
 __all__ = ["Delivery", "Group", "Member", "end_session", "group_of"]
@@ -35,6 +35,7 @@ class Member:
         self.records: list[Record] = []
         self.deliveries: list[Delivery] = []
         self.held: set[TopicPartition] = set()
+        #: Partitions with the running times (:func:`running_s`) in which they became owned, and ceased to be.
         self.intervals: list[tuple[TopicPartition, float, float]] = []
         self.lost_partitions: list[TopicPartition] = []
         self.rebalances = 0
@@ -77,7 +78,7 @@ class Member:
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
         self.rebalances += 1
         self.held |= set(partitions)
-        self._since |= dict.fromkeys(partitions, time.monotonic())
+        self._since |= dict.fromkeys(partitions, running_s())
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
         self._end(partitions)
@@ -87,7 +88,7 @@ class Member:
         self._end(partitions)
 
     def _end(self, partitions: Collection[TopicPartition]) -> None:
-        now = time.monotonic()
+        now = running_s()
         for partition in partitions:
             self.held.discard(partition)
             if partition in self._since:
@@ -109,12 +110,9 @@ class Member:
 
 
 def end_session(cluster: Cluster, member: Member) -> None:
-    """End a member's session on the server, by a second client that resumes the session and closes it."""
+    """End a member's session on the server."""
     session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
-    thief = KazooClient(cluster.zk_hosts, client_id=session.client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+    close_session(cluster.zk_hosts, session.client.client_id)
 
 
 class Group:
@@ -173,7 +171,7 @@ class Group:
         """
         by_partition: dict[TopicPartition, list[tuple[float, float]]] = defaultdict(list)
         for member in self.members:
-            now = time.monotonic()
+            now = running_s()
             for partition, since, until in member.intervals:
                 by_partition[partition].append((since, until))
             for partition, since in member._since.items():

@@ -162,7 +162,7 @@ async def test_what_is_wrong_is_named_in_one_line(
     listener, settings, text = WRONG[case]
     monkeypatch.chdir(cluster.certificates)
     brokers = cluster.at(listener)
-    consumer = SingleConsumer(brokers, connect_timeout_ms=3_000, **settings)
+    consumer = SingleConsumer(brokers, connect_timeout_ms=30_000, **settings)
     with pytest.raises(NoBrokersError) as raised:
         await consumer.connect()
     await consumer.close()
@@ -173,7 +173,7 @@ async def test_what_is_wrong_is_named_in_one_line(
         address = HostPort(*_address(brokers))
         config = BrokerConfig(hosts=(address,), **settings)
         with pytest.raises((OSError, ProtocolError)) as blocked:
-            await asyncio.to_thread(open_socket, address, config, 3.0)
+            await asyncio.to_thread(open_socket, address, config, 30.0)
         assert text in connection_problem(blocked.value)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -166,13 +167,18 @@ async def test_a_stopped_member_holds_up_a_rebalance_and_is_removed(
     with Running(words) as stopped:
         await eventually(lambda: _owned(cluster, name, PARTITIONS), "it owns all partitions")
         stopped.process.send_signal(signal.SIGSTOP)
-        with Running(words) as live:
+        async with AsyncExitStack() as stack:
+            # A member of this process joins at once, long before the session of the other one is over.
+            live = member_of(cluster, name, [topic], session_timeout_ms=10_000)
+            joining = asyncio.ensure_future(stack.enter_async_context(live))
             document = await eventually(lambda: _rebalancing(cluster, name), "the group waits for the stopped member")
             finding = document["wrong"][0]
             assert (finding["kind"], finding["passing"]) == ("rebalancing", True)
             assert {each["owned"] is None for each in document["members"]} == {True}
             await eventually(lambda: _owned(cluster, name, PARTITIONS, members=1), "the other has all partitions")
-            assert await asyncio.to_thread(live.end, signal.SIGINT) == 130
+            await joining
+            stopped.process.send_signal(signal.SIGCONT)
+            assert await asyncio.to_thread(stopped.end, signal.SIGINT) == 130
 
 
 async def _owned(cluster: Cluster, group: str, count: int, members: int = 1) -> bool:

@@ -72,7 +72,7 @@ async def test_each_remedy_for_garbage_repairs_it(cluster_39: Cluster, unique: U
     owners, where = layout.topic_owners(topic), ("--zookeeper", cluster_39.zk_hosts)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 3)
-    async with group_of(cluster_39, name, [topic], reconcile_interval_ms=1_000, session_timeout_ms=3_000) as group:
+    async with group_of(cluster_39, name, [topic], reconcile_interval_ms=1_000) as group:
         with zookeeper(cluster_39) as client:
             # An audit of the leader would replace the plan, too.
             first = await group.join(reconcile_interval_ms=600_000)

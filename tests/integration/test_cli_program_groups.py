@@ -38,6 +38,15 @@ async def outline(command: Command, group: str) -> tuple[str, int, str]:
     return entry["type"], entry["members"], entry["state"]
 
 
+async def until_outlined(command: Command, group: str, kind: str, members: int, state: str) -> None:
+    """Wait until the list of groups has this. A round counts as done some time after its members have their work."""
+
+    async def is_outlined() -> bool:
+        return await outline(command, group) == (kind, members, state)
+
+    await eventually(is_outlined, f"{group} is listed as {kind}, {members}, {state}")
+
+
 @pytest.mark.parametrize("coordination", ["zookeeper", "brokers"])
 async def test_a_group_of_workers(
     shared_clusters: Callable[..., Cluster],
@@ -57,7 +66,7 @@ async def test_a_group_of_workers(
         await ask(worker.url, "POST", "/connectors", {"name": "read", "config": config})
         await until_state(worker.url, "read", "RUNNING", "RUNNING")
         is_here = coordination == "zookeeper"
-        assert await outline(command, group) == ("connect", 1, "done" if is_here else "by brokers")
+        await until_outlined(command, group, "connect", 1, "done" if is_here else "by brokers")
         described = await command("describe", group, "--check")
         assert (described.returncode, described.stderr) == (0, "")
         assert f"'kiel-groups workers describe {group} --zookeeper" in described.stdout
@@ -87,7 +96,7 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
     program = NumberProgram(group, {"zk_hosts": cluster_39.zk_hosts})
     await program.member.start()
     try:
-        assert await outline(command, group) == ("numbers", 1, "done")
+        await until_outlined(command, group, "numbers", 1, "done")
         described = await command("describe", group, "--check", "--history")
         assert (described.returncode, described.stderr) == (0, "")
         assert "numbers: programs, which share other work than partitions" in described.stdout

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 from tornado.httpclient import AsyncHTTPClient
 
 from kiel_groups.allocators import round_robin
@@ -22,6 +21,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.members.zookeeper.allocator_process import AllocatorProcess
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.actions.groups import remove_empty_group
+from tests.helpers.closed_sessions import close_session
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.contexts import process_context
@@ -225,10 +225,7 @@ async def test_a_leader_survives_the_end_of_its_session(
         await eventually(lambda: candidate.leads, "it leads")
         before = candidate.member_id
         assert candidate.current is not None
-        thief = KazooClient(cluster_39.zk_hosts, client_id=candidate.current.session.client.client_id)
-        thief.start()
-        thief.stop()
-        thief.close()
+        close_session(cluster_39.zk_hosts, candidate.current.session.client.client_id)
         await eventually(lambda: candidate.leads and candidate.member_id != before, "it leads on a new session")
         warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert any(before in line and line.endswith("; joining again") for line in warnings if before)

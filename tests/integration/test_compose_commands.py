@@ -54,7 +54,7 @@ async def test_the_commands_run_a_group_that_an_allocator_leads(cluster_39: Clus
             document: dict[str, object] = json.loads(outcome.stdout or "{}")
             return document
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (document := await described()).get("state") != "settled" or len(document["members"]) < 2:  # type: ignore[arg-type]
                 assert all(consumer.process.poll() is None for consumer in consumers), consumers[0].errors
         members = {member["id"] for member in document["members"]}  # type: ignore[attr-defined]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import subprocess
@@ -171,8 +170,12 @@ with Cluster() as cluster:
 """
 
 
-def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files() -> None:
+def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After kill −9 of the parent its servers end within 5 s. The next run deletes their files."""
+    # Servers that other tests start would delete the files, too.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         zookeeper, kafka, folder = parent.stdout.readline().split()
@@ -181,7 +184,7 @@ def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files
         lambda: not is_alive(int(zookeeper)) and not is_alive(int(kafka)), "the servers end with their parent", 5
     )
     left = Path(folder).parent
-    assert left.parent == runs_folder()
+    assert left.parent == tmp_path / runs_folder().name
     assert left.exists()
     subprocess.run(
         [
@@ -196,11 +199,10 @@ def test_servers_end_with_a_killed_parent_and_the_next_start_deletes_their_files
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        # A zombie has ended, although its parent has not collected its exit status yet.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    # A zombie has ended, although its parent has not collected its exit status yet.
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_cancelled_start_leaves_nothing_behind() -> None:

@@ -43,7 +43,7 @@ SENT = [b"%d" % number for number in range(20)]
 
 
 async def produce(proxy: KafkaProxy, topic: str) -> None:
-    async with Producer([proxy.address], ack_timeout=30_000, request_timeout_ms=1_000) as producer:
+    async with Producer([proxy.address], ack_timeout=30_000) as producer:
         await asyncio.gather(*(producer.produce(topic, value, partition=0) for value in SENT))
 
 

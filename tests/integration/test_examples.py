@@ -261,10 +261,16 @@ async def test_the_crawlers_share_the_hosts(cluster_39: Cluster, unique: Unique,
     other fetches all.
     """
     file, group = tmp_path / "urls.txt", unique("crawlers")
+
+    def write(urls: set[str]) -> None:
+        # The crawlers read the file at any time: it is replaced as a whole.
+        (tmp_path / "next.txt").write_text("\n".join(sorted(urls)))
+        (tmp_path / "next.txt").replace(file)
+
     with ExitStack() as stack:
         sites = [stack.enter_context(Site()).url for _ in range(3)]
         pages = {f"{site}/{page}" for site in sites for page in ("a", "b")}
-        file.write_text("\n".join(sorted(pages)))
+        write(pages)
         arguments = [str(EXAMPLES / "sharded_crawlers.py"), cluster_39.zk_hosts, group, str(file), "--interval", "0.05"]
         small = stack.enter_context(Running(arguments))
         await eventually(lambda: fetched_by(small) == pages, "one crawler fetches all pages")
@@ -275,7 +281,7 @@ async def test_the_crawlers_share_the_hosts(cluster_39: Cluster, unique: Unique,
         await eventually(lambda: fetched_by(small, since) | fetched_by(large) == pages, "all pages are fetched")
         assert not fetched_by(small, since) & fetched_by(large)
         added = f"{sites[0]}/c"
-        file.write_text("\n".join(sorted(pages | {added})))
+        write(pages | {added})
         await eventually(lambda: added in fetched_by(small) | fetched_by(large), "the added page is fetched")
         small.end(signal.SIGKILL)
         since = len(large.lines)

@@ -251,13 +251,14 @@ def test_a_group_without_a_name(backend: CoordinatorBackend) -> None:
 def test_an_expired_session(group: RawGroup) -> None:
     """The member is removed when it has not beaten for its session timeout; 0.9 tells it so after the rebalance."""
     lasting, silent = group.member(), group.member()
+    joined_s = group.backend.now_s()
     group.settle(lasting, silent)
     began_s = group.backend.now_s()
     while (code := lasting.beat()) == 0:
         assert group.backend.now_s() < began_s + SESSION_S + LATE_S
         group.backend.run_for(0.2)
     assert code == 27
-    assert group.backend.now_s() >= began_s + SESSION_S - 1.0
+    assert group.backend.now_s() >= joined_s + SESSION_S - 1.0
     assert silent.beat() == (27 if group.backend.early else 25)
     lasting.join()
     assert lasting.joined().members.keys() == {lasting.id}
@@ -276,10 +277,14 @@ def test_heartbeats_renew_a_session_and_commits_do_so_after_0_9(
         members.append(group.member())
         group.settle(members[-1])
     beating, committing = members
-    backend.run_for(SESSION_S * 0.7)
-    assert (beating.beat(), committing.commit(1)) == (0, 0)
-    backend.run_for(SESSION_S * 0.7)
-    assert (beating.beat(), committing.commit(2)) == (0, 22 if backend.early else 0)
+    # Often, because a computer that stands still for some seconds delays each of them.
+    until_s, code = backend.now_s() + SESSION_S * 1.4, 0
+    while backend.now_s() < until_s:
+        backend.run_for(0.5)
+        assert beating.beat() == 0
+        code = committing.commit(1)
+        assert backend.early or code == 0
+    assert code == (22 if backend.early else 0)
 
 
 def test_a_member_that_does_not_join_again_is_out_although_it_beats(group: RawGroup) -> None:

@@ -306,7 +306,7 @@ def test_closing_a_session_deletes_its_ephemerals_at_once(backend: Backend, clie
     other.create("/stays", b"")
     client.exists("/e", watch=seen)
     other.stop()
-    backend.wait(lambda: seen.events, "the ephemeral znode is deleted", 2)
+    backend.wait(lambda: seen.events, "the ephemeral znode is deleted", 5)
     assert seen.events == [(EventType.DELETED, "/e")]
     assert client.exists("/stays") is not None
 

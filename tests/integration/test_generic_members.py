@@ -37,7 +37,7 @@ def settings(request: pytest.FixtureRequest, shared_clusters: Callable[..., Clus
     """Return the arguments of members on a shared cluster: once for each kind of coordination, and each release."""
     coordination, version = request.param
     if coordination == "zookeeper":
-        return {"zk_hosts": shared_clusters(version).zk_hosts, "session_timeout_ms": 4_000}
+        return {"zk_hosts": shared_clusters(version).zk_hosts, "session_timeout_ms": 10_000}
     uses_zookeeper = kafka_release(version).uses_zookeeper
     cluster = shared_clusters("3.9.5" if uses_zookeeper else None, version)
     return {
@@ -65,7 +65,9 @@ class Group:
         return program
 
     async def start_process(self) -> Running:
-        arguments = ["-m", "tests.helpers.generic_program", self.name, json.dumps(dict(self.settings))]
+        # A test waits for the end of this session only.
+        settings = {**self.settings, "session_timeout_ms": min(self.settings["session_timeout_ms"], 6_000)}
+        arguments = ["-m", "tests.helpers.generic_program", self.name, json.dumps(settings)]
         self.process = Running(arguments)
         await asyncio.to_thread(self.process.wait_for_lines, 1)
         return self.process
@@ -205,7 +207,13 @@ async def test_operators_see_the_rounds(cluster_39: Cluster, unique: Unique) -> 
             member = json.loads(client.get(f"{root}/members/{member_id}")[0])
             offered = base64.b64encode(b"%d" % program.joins).decode()
             assert (member["joined"], member["protocols"]) == (1, [["p", offered]])
-            state = json.loads(client.get(f"{root}/allocation")[0])
+
+            def is_done() -> dict[str, Any] | None:
+                state: dict[str, Any] = json.loads(client.get(f"{root}/allocation")[0])
+                return state if state["state"] == "done" else None
+
+            state = await eventually(is_done, "the round is done")
+            assert state is not None
             assert (state["state"], state["generation"], state["members"]) == ("done", 1, [member_id])
             assert json.loads(client.get(f"{root}/allocation/{member_id}")[0])["for"] == member_id
             await program.member.close()

@@ -76,7 +76,7 @@ async def test_a_record_of_a_lost_claim_has_no_token(cluster_39: Cluster, unique
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
     partition = TopicPartition(topic, 0)
-    async with group_of(cluster_39, name, [topic], session_timeout_ms=4_000) as group:
+    async with group_of(cluster_39, name, [topic]) as group:
         member = await group.join()
         member.go_on.clear()
         await eventually(lambda: member.records, "a record is in flight")

@@ -28,11 +28,12 @@ async def test_a_cancelled_close_continues(cluster_39: Cluster, unique: Unique) 
     await cluster_39.create_topic(topic, 2)
     await produce(cluster_39, topic, 10)
     member = Member(cluster_39, name, [topic])
-    member.pace_s = 1.0
+    member.go_on.clear()
     await member.start()
     await eventually(lambda: member.records, "a record is in flight")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(member.consumer.close(), 0.1)
+    member.go_on.set()
     await member.consumer.close()
     with zookeeper(cluster_39) as client:
         assert client.get_children(GroupLayout(name).members) == []
@@ -83,7 +84,7 @@ async def test_a_subscription_during_a_rejoin_reaches_the_group(cluster_39: Clus
     first, second, name = unique("first"), unique("second"), unique("group")
     await cluster_39.create_topic(first, 1)
     await cluster_39.create_topic(second, 1)
-    async with group_of(cluster_39, name, [first], session_timeout_ms=4000) as group:
+    async with group_of(cluster_39, name, [first]) as group:
         member = await group.join()
         await group.balanced(first, 1)
         end_session(cluster_39, member)

@@ -257,7 +257,7 @@ async def test_a_session_expires(cluster: Cluster, unique: Unique) -> None:
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
     values = await produce(cluster, topic, 100)
-    async with group_of(cluster, name, [topic], session_timeout_ms=4000) as group:
+    async with group_of(cluster, name, [topic]) as group:
         member = await group.join()
         await group.delivered(values)
         old_id = member.consumer.member_id
@@ -275,26 +275,26 @@ async def test_a_session_expires(cluster: Cluster, unique: Unique) -> None:
 
 
 async def test_a_shorter_session_timeout_is_granted(
-    start_cluster: Callable[..., Cluster], zookeeper_version: str, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The timeout that the server granted applies to the member znode, the lease and the heartbeat."""
-    cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=6000)
-    await cluster.create_topic("t", 2)
-    async with group_of(cluster, "g", ["t"], session_timeout_ms=30_000) as group:
+    topic, name = unique("topic"), unique("group")
+    await cluster.create_topic(topic, 2)
+    async with group_of(cluster, name, [topic], session_timeout_ms=30_000) as group:
         member = await group.join()
-        await group.balanced("t", 2)
-        layout = GroupLayout("g")
+        await group.balanced(topic, 2)
+        layout = GroupLayout(name)
         member_id = member.consumer.member_id
         assert member_id is not None
         with zookeeper(cluster) as client:
             info = MemberInfo.parse(member_id, client.get(layout.member(member_id))[0], "")
-            assert info.session_timeout_ms == 6000
-        assert "session_timeout_ms: 30000 was asked for, and ZooKeeper granted 6000" in caplog.text
+            assert info.session_timeout_ms == 10_000
+        assert "session_timeout_ms: 30000 was asked for, and ZooKeeper granted 10000" in caplog.text
         metrics = member.consumer.metrics
         await eventually(lambda: metrics.latency("heartbeat").count >= 5, "heartbeats for longer than the lease")
         assert metrics.total("sessions_lost") == 0
         assert member.consumer.member_id == member_id
-        values = await produce(cluster, "t", 20)
+        values = await produce(cluster, topic, 20)
         assert await group.delivered(values) == Counter(values)
 
 
@@ -324,7 +324,7 @@ async def test_a_process_is_stopped_past_its_session(cluster: Cluster, unique: U
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)
-    async with group_of(cluster, name, [topic], session_timeout_ms=3000) as group:
+    async with group_of(cluster, name, [topic]) as group:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-c", MEMBER_PROGRAM, ",".join(cluster.brokers), cluster.zk_hosts, name, topic),

@@ -266,7 +266,7 @@ async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluste
         return sum((await in_kafka.offsets()).values()) == count
 
     with console_consumer("0.8.2.2", cluster_39.zk_hosts, name, topic, *settings):
-        await eventually(lambda: has_committed(100), "all is committed", 30)
+        await eventually(lambda: has_committed(100), "all is committed", 60)
         view = await asyncio.to_thread(loaded)
         ends = {each.topic_partition.partition: each.log_end for each in view.partitions}
         stores = [dict(each.stores) for each in view.partitions]
@@ -275,7 +275,7 @@ async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluste
         assert outcome.returncode == 1
         assert f"ZooKeeper 10, Kafka {ends[0]}" in " ".join(outcome.stdout.split())
         await produce(cluster_39, topic, 100, 100)
-        await eventually(lambda: has_committed(200), "all is committed", 30)
+        await eventually(lambda: has_committed(200), "all is committed", 60)
         view = await asyncio.to_thread(loaded)
         assert ([set(each.stores) for each in view.partitions], view.lag) == ([{"kafka"}] * 2, 0)
     loads.close()

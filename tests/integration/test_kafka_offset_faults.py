@@ -139,6 +139,7 @@ async def test_a_commit_that_the_coordinator_does_not_confirm_is_raised(
             with pytest.raises(CommitFailedError, match=f"{topic}:0 not stored"):
                 await consumer.commit()
             proxy.answer = None
+            monkeypatch.undo()
             assert await in_kafka.offsets() == {0: 1}, "it was stored, and the answer was lost"
             consumer.seek(partition, 0)
             assert await consumer.commit() == {partition}

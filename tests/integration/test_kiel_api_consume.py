@@ -109,7 +109,7 @@ async def test_after_the_close_the_result_is_none(cluster_39: Cluster, unique: U
         await consumer.connect()
         waiting = consumer.consume(topic)
         await eventually(lambda: consumer.allocation, "the partition is owned")  # noqa: B023
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await getattr(consumer, leave)()
             assert await waiting is None
             assert await consumer.consume(topic) is None

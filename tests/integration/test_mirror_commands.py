@@ -111,7 +111,7 @@ async def test_a_topic_is_turned_round(pair: Pair, unique: Callable[[str], str])
         assert (status, "all these topics are turned round already" in text) == (0, True)
 
         # The last offsets are those of aborted records, and of markers.
-        await eventually(lambda: asyncio.to_thread(lambda: lag() == 0), "everything is copied back", 20.0)
+        await eventually(lambda: asyncio.to_thread(lambda: lag() == 0), "everything is copied back", 60.0)
         status, text = await command("verify")
         assert status == 0
         assert re.search("records before its turn round: .*:1 .source offsets 0 to 59, target", text)
@@ -335,7 +335,7 @@ async def test_groups_are_moved_and_the_copies_verified(pair: Pair) -> None:
                 read[message.partition()] += contents([message])
             return read == rest
 
-        await eventually(lambda: asyncio.to_thread(is_complete), f"the records {rest}, not {read}", 20.0)
+        await eventually(lambda: asyncio.to_thread(is_complete), f"the records {rest}, not {read}", 60.0)
         status, _, errors = await command("offsets", java)
     assert (status, errors.startswith(f"error: group {java} has members on the target: moved-")) == (1, True)
 

@@ -52,7 +52,6 @@ def take_all(cluster: Cluster, group: str, topic: str) -> list[bytes]:
 @pytest.mark.parametrize(
     "ask", [lambda consumer: next(iter(consumer)), lambda consumer: consumer.getone()], ids=["loop", "getone"]
 )
-@pytest.mark.timeout(30)
 def test_another_consumer_gets_the_partitions_after_an_exit(
     cluster_39: Cluster, topic: str, unique: Unique, error: BaseException, ask: Ask
 ) -> None:
@@ -77,7 +76,6 @@ def test_another_consumer_gets_the_partitions_after_an_exit(
 
 
 @EXITS
-@pytest.mark.timeout(30)
 def test_the_block_of_a_consumer_ends_with_an_exit(
     cluster_39: Cluster, topic: str, unique: Unique, error: BaseException
 ) -> None:
@@ -99,7 +97,6 @@ def test_the_block_of_a_consumer_ends_with_an_exit(
     )
 
 
-@pytest.mark.timeout(30)
 def test_the_session_of_an_event_loop_that_was_closed_ends(cluster_39: Cluster, topic: str, unique: Unique) -> None:
     """A program has left ``asyncio.run`` without a close, and does something else. Its heartbeat notices that."""
     group = unique("group")

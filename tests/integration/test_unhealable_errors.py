@@ -22,6 +22,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.znodes.contents import GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.closed_sessions import close_session
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.waiting import eventually, throughout
 from tests.proxies import FaultProxy
@@ -40,7 +41,7 @@ class Scene:
         self.consumer = self.new(cluster.zk_hosts)
 
     def new(self, hosts: str) -> GroupedConsumer:
-        settings: dict[str, Any] = {"instance_id": "one", "retry_backoff_ms": 10, "session_timeout_ms": 4_000}
+        settings: dict[str, Any] = {"instance_id": "one", "retry_backoff_ms": 10}
         return GroupedConsumer(self.cluster.brokers, self.group, hosts, **settings)
 
     async def join(self) -> None:
@@ -49,16 +50,9 @@ class Scene:
         await eventually(lambda: self.consumer.allocation.get(self.topic), "the consumer owns the topic")
 
     async def expire(self) -> None:
-        """End the member's session on the server, by a second client that resumes the session and closes it."""
+        """End the member's session on the server."""
         session = self.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
-
-        def steal() -> None:
-            thief = KazooClient(self.cluster.zk_hosts, client_id=session.client.client_id)
-            thief.start()
-            thief.stop()
-            thief.close()
-
-        await asyncio.to_thread(steal)
+        await asyncio.to_thread(close_session, self.cluster.zk_hosts, session.client.client_id)
 
 
 async def other_settings(scene: Scene) -> None:

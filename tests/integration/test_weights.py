@@ -35,9 +35,13 @@ def group_state(client: KazooClient, layout: GroupLayout) -> GroupState:
     return GroupState.parse(client.get(layout.group_state)[0], layout.group_state)
 
 
+def entries(client: KazooClient, layout: GroupLayout) -> list[HistoryEntry]:
+    paths = [f"{layout.history}/{name}" for name in sorted(client.get_children(layout.history))]
+    return [HistoryEntry.parse(client.get(path)[0], path) for path in paths]
+
+
 def last_entry(client: KazooClient, layout: GroupLayout) -> HistoryEntry:
-    path = f"{layout.history}/{max(client.get_children(layout.history))}"
-    return HistoryEntry.parse(client.get(path)[0], path)
+    return entries(client, layout)[-1]
 
 
 def topic_weights(topic: str, *loads: float) -> dict[TopicPartition, float]:
@@ -116,9 +120,10 @@ async def test_weights_change_nothing_if_the_allocator_does_not_use_them(cluster
             )
             await group.join()
             await group.balanced(topic, 4)
-            assert group_state(client, layout).generation == before.generation + 1
-            assert last_entry(client, layout).cause.startswith("join of ")
-            assert ", weights" not in last_entry(client, layout).cause
+            # One plan, or two: one may come between the registration of the member and its subscription.
+            later = [each for each in entries(client, layout) if each.generation > before.generation]
+            causes = {cause for each in later for cause in each.cause.split(", ")}
+            assert {cause.partition(" of ")[0] for cause in causes} <= {"join", "subscription"}
 
 
 async def test_concurrent_changes_of_weights_lose_nothing(cluster_39: Cluster, unique: Unique) -> None:

@@ -124,7 +124,7 @@ async def test_a_hostile_text_does_not_halt_a_worker(cluster_39: Cluster, unique
     config = {"connector.class": "FileStreamSource", "topic": unique("topic"), "file": file}
     name = unique("source")
     async with worker_on(cluster_39, unique("workers")) as worker:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await ask(worker.url, "PUT", f"/connectors/{name}/config", config)
             status = await until_state(worker.url, name, "RUNNING", "FAILED")
             shown = await ask(worker.url, "GET", f"/connectors/{name}/config")

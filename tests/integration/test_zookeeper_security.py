@@ -130,7 +130,7 @@ async def test_a_member_and_a_command_need_the_credentials(
         # Without rights, describe shows what it can read.
         assert error in (refused.stdout if kind == "digest" else refused.stderr)
         assert len(refused.stderr.splitlines()) == (0 if kind == "digest" else 1), refused.stderr
-    intruder = GroupedConsumer(cluster.brokers, group, hosts, security=files[1], zk_timeout_ms=1_000)
+    intruder = GroupedConsumer(cluster.brokers, group, hosts, security=files[1], zk_timeout_ms=3_000)
     with pytest.raises(error_type, match=error):
         await intruder.connect()
     await member.stop()
@@ -245,7 +245,7 @@ async def test_credentials_that_are_revoked_and_given_again(
     topic, group = unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     file = written(tmp_path / "sasl.toml", *of_sasl(cluster))
-    member = await Member(cluster, group, [topic], security=file, session_timeout_ms=2_000).start()
+    member = await Member(cluster, group, [topic], security=file, session_timeout_ms=6_000).start()
     await eventually(lambda: member.held, "the partition is owned")
     session = member.consumer._lifecycle.connected.member._member_session.session  # type: ignore[union-attr]
     written(file, of_sasl(cluster)[0], 'sasl-password = "wrong"')
@@ -324,7 +324,7 @@ async def start_query(hosts: str, group: str, brokers: list[HostPort]) -> None:
 
 
 ROLES = (consume, allocate, run_program, work, run_command, serve, start_query)
-TIMEOUT_MS = 1_500
+TIMEOUT_MS = 3_000
 
 #: What is wrong with the file or the address: the ports, the lines of the file, the host, and the text of each error.
 WRONG = {
