@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 
 # A busy computer would exceed any deadline.
-settings.register_profile("suite", deadline=None, max_examples=40 if "CI" in os.environ else 100)
+settings.register_profile("suite", deadline=None, max_examples=25 if "CI" in os.environ else 100)
 settings.load_profile("suite")
 # Each trial of a mutant gets the same examples, and need not reduce the one that fails (docs/simulation.rst).
 settings.register_profile(
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
-    Leave out slow tests, and all but one release of the servers for each test: continuous integration has 25 minutes.
+    Leave out slow tests, and all but one release of the servers for each test: continuous integration has 20 minutes.
 
     The names of the tests determine the releases. The choice is the same each time, and each release has its share.
     """

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple, TypeAlias
 
-from kiel_groups.embedded.jars import java_class_path
+from kiel_groups.embedded.class_archives import archive_options
+from kiel_groups.embedded.jars import jar_folder, java_class_path
 from kiel_groups.embedded.releases import ClassPath, KafkaRelease
 from kiel_groups.errors import ServerError
 
@@ -151,8 +152,10 @@ def java_command(
     logging.write_text(LOG4J, encoding="utf-8")
     scratch = folder / "tmp"
     scratch.mkdir(exist_ok=True)
+    java = java_path()
     return [
-        _java(),
+        java,
+        *archive_options(java, jar_folder(classes), main),
         f"-Xmx{heap_mb}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -176,7 +179,8 @@ def java_command(
     ]
 
 
-def _java() -> str:
+def java_path() -> str:
+    """Return the path of the command ``java``. Raise ServerError if Java is not installed."""
     home = os.environ.get("JAVA_HOME")
     java = (shutil.which("java", path=f"{home}/bin") if home else None) or shutil.which("java")
     if java is None:

@@ -32,7 +32,8 @@ from kiel_groups.embedded.security import ClusterSecurity, write_secret
 from kiel_groups.errors import CoordinationError, ServerError
 from kiel_groups.ops import zookeeper_client
 
-_MAIN = "kafka.Kafka"
+#: The class with the main method of all releases.
+MAIN = "kafka.Kafka"
 _HEAP_MB = 256
 #: The log line about the start: of brokers up to 0.10, of brokers from 0.11 on, and of servers in KRaft mode.
 _STARTED = re.compile(rb"\[Kafka Server \d+\], [Ss]tarted|\[KafkaServer id=\d+\] started|Kafka Server started")
@@ -266,7 +267,7 @@ def _command(
             write_secret(folder / "scram", f"--add-scram\n{security.scram_user}\n")
             arguments.append(f"@{folder / 'scram'}")
         _format(release, folder, arguments)
-    return java_command(release.classes, folder, _MAIN, configuration, heap_mb=_HEAP_MB)
+    return java_command(release.classes, folder, MAIN, configuration, heap_mb=_HEAP_MB)
 
 
 def _format(release: KafkaRelease, folder: Path, arguments: Sequence[object]) -> None:

@@ -92,6 +92,7 @@ LAYERS = (
     "embedded/processes",
     "embedded/releases",
     "embedded/jars",
+    "embedded/class_archives",
     "embedded/java_servers",
     "embedded",
     "demo",

@@ -24,6 +24,7 @@ def start_run(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(420)
 def test_seven_faults_without_a_finding(tmp_path: Path) -> None:
     """No record is lost, no deliveries overlap, no offset decreases, and no partition is unowned for long."""

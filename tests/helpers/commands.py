@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self
 from unittest.mock import patch
 
 from kiel_groups.cli import app
+from kiel_groups.cli.terminal import termination
 
 __all__ = [
     "REPOSITORY",
@@ -48,28 +49,33 @@ def kiel_groups(*arguments: str, folder: Path | None = None, timeout_s: float = 
     )
 
 
-def kiel_groups_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+def kiel_groups_here(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """
     Run ``kiel-groups`` in this process until it ends: most of a short command's time is the start of another process.
 
-    If an event loop runs in this thread, the command gets a thread of its own, where it can run a loop. Commands that
-    handle signals, such as ``consume``, cannot run there. Log records of a test's own event loop are not the command's.
+    If an event loop runs in this thread, the command gets a thread of its own, where it can run a loop. Log records of
+    a test's own event loop are not the command's. The command handles no signals. Meanwhile, ``folder`` is the working
+    folder of the whole process.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _run_here(arguments)
+        return _run_here(arguments, folder)
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_run_here, arguments).result()
+        return thread.submit(_run_here, arguments, folder).result()
 
 
 #: The commands of several threads run in turn, because a process has one standard output, logging and environment.
 _TURN = threading.Lock()
 
 
-def _run_here(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def _run_here(arguments: tuple[str, ...], folder: Path | None) -> subprocess.CompletedProcess[str]:
     # Some commands write to the descriptor, which only a file has.
-    with _TURN, TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as err:
+    with ExitStack() as stack:
+        stack.enter_context(_TURN)
+        out, err = (stack.enter_context(TemporaryFile("w+", encoding="utf-8")) for _ in range(2))
+        stack.enter_context(chdir(folder or Path.cwd()))
+        stack.enter_context(patch.object(termination, "_SIGNALS", ()))
         with redirect_stdout(out), redirect_stderr(err), logging_of_a_command(), _environment_of_a_command():
             status = app.run(arguments)
         for file in (out, err):
@@ -84,18 +90,24 @@ def logging_of_a_command() -> Iterator[None]:
     level, handlers = root.level, root.handlers[:]
     levels = {logger.name: logger.level for logger in _loggers()}
     root.handlers[:] = []  # basicConfig(force=True) would close pytest's handlers
-    add, main = root.addHandler, threading.main_thread()
-    # While a command has a thread of its own, members of the test may run on the main thread.
-    others = None if threading.current_thread() is main else main.ident
+    # Meanwhile, members of the test may run on the main thread, and on threads that they have started.
+    others = {*threading.enumerate()} - {threading.current_thread()}
+    add, last = root.addHandler, logging.lastResort
+    assert last is not None
+
+    def is_of_command(_: logging.LogRecord) -> bool:
+        return threading.current_thread() not in others
 
     def add_handler(handler: logging.Handler) -> None:
-        handler.addFilter(lambda record: record.thread != others)
+        handler.addFilter(is_of_command)
         add(handler)
 
+    last.addFilter(is_of_command)
     try:
         with patch.object(root, "addHandler", add_handler):
             yield
     finally:
+        last.removeFilter(is_of_command)
         root.level, root.handlers[:] = level, handlers
         for logger in _loggers():
             logger.setLevel(levels.get(logger.name, logging.NOTSET))

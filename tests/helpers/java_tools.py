@@ -21,6 +21,7 @@ __all__ = [
     "offset_checker",
     "offset_table",
     "run_java",
+    "running_java",
     "zk_cli",
     "zk_offsets_tool",
 ]
@@ -77,6 +78,13 @@ def run_java(classes: ClassPath, source: Path, typed: str) -> str:
     outcome = _run(classes, str(source), [], typed)
     assert outcome.returncode == 0, outcome.stderr
     return outcome.stdout
+
+
+@contextmanager
+def running_java(classes: ClassPath, source: Path) -> Iterator[Running]:
+    """Run a Java program from its one source file during the block. The caller types its standard input."""
+    with _command(classes, str(source), []) as command, Running(command[1:], program=command[0], typed=True) as process:
+        yield process
 
 
 def offset_checker(version: str, zookeeper: str, group: str) -> subprocess.CompletedProcess[str]:

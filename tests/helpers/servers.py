@@ -28,7 +28,8 @@ _PLAYED = "0.9.0.1,3.9.1"
 #: A longer session timeout, because the computer may pause for some seconds. If its session expires, a single broker of
 #: 0.8 finds its own old registration, and leads no partition for a while.
 PATIENT = {"zookeeper.session.timeout.ms": 10_000}
-PATIENT_CONTROLLER = {"broker.session.timeout.ms": 10_000}
+#: Fewer heartbeats, too: while no test uses the broker, it does little else.
+PATIENT_CONTROLLER = {"broker.session.timeout.ms": 10_000, "broker.heartbeat.interval.ms": 2_000}
 
 
 def plays_all_variants() -> bool:

@@ -19,7 +19,7 @@ from kiel_groups.errors import NoBrokersError, ProtocolError
 from kiel_groups.spark.worker_connections import find_leaders
 from kiel_groups.wire import sasl
 from tests.helpers.cluster_data import produce
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.members import Member
 from tests.helpers.secured_brokers import PASSWORD, USER, SecuredBrokers
 from tests.helpers.waiting import eventually
@@ -85,7 +85,7 @@ async def test_clients_and_tools_use_the_file(
     await eventually(lambda: len(member.records) == RECORDS, "all records are delivered")
     assert sorted(member.values) == sorted(values)
     place = ("--coordination", "brokers", "--brokers", brokers)
-    described = await asyncio.to_thread(kiel_groups, "describe", group, *place)
+    described = await asyncio.to_thread(kiel_groups_here, "describe", group, *place)
     assert (described.returncode, described.stderr) == (0, "")
     assert "2" in described.stdout
     await member.stop()
@@ -194,7 +194,7 @@ def test_a_command_names_a_wrong_password_once(cluster: SecuredBrokers, tmp_path
     """The password is neither on the command line nor in the answer."""
     file = written(tmp_path / "wrong.toml", 'sasl-mechanism = "PLAIN"', f'sasl-user = "{USER}"', 'sasl-password = "no"')
     place = ("--coordination", "brokers", "--brokers", cluster.at("SASL_PLAINTEXT"), "--security", str(file))
-    refused: subprocess.CompletedProcess[str] = kiel_groups("topics", "list", *place)
+    refused: subprocess.CompletedProcess[str] = kiel_groups_here("topics", "list", *place)
     assert refused.returncode == 1
     assert len(refused.stderr.splitlines()) == 1
     assert "it refuses the user or the password (PLAIN): Authentication failed" in refused.stderr

@@ -61,7 +61,7 @@ def consume(
     def run(*further: str, **replaced: str) -> tuple[int, list[str], list[str]]:
         options = {"brokers": cluster_39.brokers[0], "zookeeper": cluster_39.zk_hosts, "group": unique("group")}
         words = [f"--{name}={value}" for name, value in (options | replaced).items()]
-        done = kiel_groups("consume", topic, *words, *further, folder=tmp_path)
+        done = kiel_groups_here("consume", topic, *words, *further, folder=tmp_path)
         return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
     return run

@@ -19,7 +19,7 @@ from kiel_groups.group.znodes.contents import MemberAssignment
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
-from tests.helpers.commands import REPOSITORY, Running, kiel_groups
+from tests.helpers.commands import REPOSITORY, Running, kiel_groups_here
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -55,8 +55,8 @@ async def test_each_run_resumes_where_the_last_one_ended(cluster_39: Cluster, wo
     topic, _ = names(words)
     await cluster_39.create_topic(topic, 3)
     values = await produce(cluster_39, topic, 50)
-    first = kiel_groups("consume", f"--pattern={topic}$", *words[2:], "--max-messages=20", "-q")
-    second = kiel_groups(*words, "--timeout=5", "--quiet")
+    first = kiel_groups_here("consume", f"--pattern={topic}$", *words[2:], "--max-messages=20", "-q")
+    second = kiel_groups_here(*words, "--timeout=5", "--quiet")
     assert (first.returncode, first.stderr, second.returncode, second.stderr) == (0, "", 0, "")
     assert len(first.stdout.split()) == 20
     assert sorted((first.stdout + second.stdout).split()) == sorted(value.decode() for value in values)
@@ -115,12 +115,12 @@ async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, 
     with zookeeper(cluster_39) as client:
         client.ensure_path(f"/consumers/{group}")
     misspelt = [*words[:2], f"--group={group[:-1]}", *words[3:], "--timeout=0.1"]
-    assert f"info: group '{group[:-1]}' is new; did you mean '{group}'?\n" in kiel_groups(*misspelt).stderr
-    assert "is new" not in kiel_groups(*words, "--timeout=0.1").stderr
+    assert f"info: group '{group[:-1]}' is new; did you mean '{group}'?\n" in kiel_groups_here(*misspelt).stderr
+    assert "is new" not in kiel_groups_here(*words, "--timeout=0.1").stderr
     with zookeeper(cluster_39) as client:
         for name in (group, group[:-1]):
             client.delete(f"/consumers/{name}", recursive=True)
-    assert kiel_groups(*misspelt, "--quiet").stderr == ""
+    assert kiel_groups_here(*misspelt, "--quiet").stderr == ""
 
 
 async def test_a_slow_reader_does_not_block_the_group(cluster_39: Cluster, words: list[str]) -> None:
@@ -148,7 +148,7 @@ async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list
     topic, group = names(words)
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 1)
-    done = kiel_groups(*words, "--max=1", "-v")
+    done = kiel_groups_here(*words, "--max=1", "-v")
     assert done.returncode == 0
     assert f"info: group {group}: generation 1 is published" in done.stderr
     timed = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d )?info: ")
@@ -158,7 +158,7 @@ async def test_verbose_logs_what_the_group_does(cluster_39: Cluster, words: list
 @pytest.fixture
 def alone(cluster_39: Cluster, words: list[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return a function that runs the command with further options and without a group."""
-    return lambda *further: kiel_groups(
+    return lambda *further: kiel_groups_here(
         "consume", words[1], f"--brokers={cluster_39.brokers[0]}", "--timeout=20", *further
     )
 
@@ -233,7 +233,7 @@ async def test_a_new_group_starts_at_from(cluster_39: Cluster, words: list[str])
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
     # The member must have claimed the partition before it ends.
-    assert kiel_groups(*words, "--from=latest", "--timeout=5").stdout == ""
+    assert kiel_groups_here(*words, "--from=latest", "--timeout=5").stdout == ""
     with zookeeper(cluster_39) as client:
         assert stored_offsets(client, group, topic) == {0: 5}
 
@@ -249,13 +249,13 @@ async def test_a_static_member_keeps_its_place_and_store_selects_the_offset_stor
     await cluster_39.create_topic(topic, 1)
     await produce(cluster_39, topic, 5)
     layout = GroupLayout(group)
-    outcome = kiel_groups(*words, "--instance-id=shelf-1", "--store=broker-v0", "--max=5", "-q")
+    outcome = kiel_groups_here(*words, "--instance-id=shelf-1", "--store=broker-v0", "--max=5", "-q")
     assert (outcome.returncode, outcome.stderr) == (0, "")
     with zookeeper(cluster_39) as client:
         left = MemberAssignment.parse(client.get(layout.assignment("shelf-1"))[0], "assignment")
         assert left.partitions == {TopicPartition(topic, 0)}
         assert stored_offsets(client, group, topic) == {0: 5}
-    outcome = kiel_groups(*words, "--max=1")
+    outcome = kiel_groups_here(*words, "--max=1")
     assert outcome.returncode == 2
     assert "store is 'broker-v0' there and 'zookeeper' here" in outcome.stderr
 
@@ -317,10 +317,10 @@ async def test_no_group_overrides_the_group_of_the_configuration_file(
     file = tmp_path / "kiel.toml"
     file.write_text(f"zookeeper = '{cluster_39.zk_hosts}'\n[consume]\ngroup = '{group}'\n")
     wanted = (topic, "--from=earliest", "--partition=0", "--max=3", f"--brokers={cluster_39.brokers[0]}")
-    refused = kiel_groups("--config", str(file), "consume", *wanted)
+    refused = kiel_groups_here("--config", str(file), "consume", *wanted)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     assert f"the group is named in {file}, and '--no-group' ignores it" in refused.stderr
-    done = kiel_groups("--config", str(file), "consume", "--no-group", *wanted)
+    done = kiel_groups_here("--config", str(file), "consume", "--no-group", *wanted)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
     with zookeeper(cluster_39) as client:
         assert client.exists(GroupLayout(group).root) is None

@@ -27,7 +27,7 @@ from kiel_groups.wire.group_requests import (
     LeaveGroupRequest,
 )
 from tests.helpers.cluster_data import produce
-from tests.helpers.commands import Running, at_a_terminal, kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, at_a_terminal, kiel_groups_here
 from tests.helpers.coordinated_members import member_of, members_of
 from tests.helpers.raw_requests import ask, ask_at, connection_to
 from tests.helpers.waiting import eventually
@@ -49,11 +49,6 @@ def words_of(cluster: Cluster) -> list[str]:
 async def run_beside_members(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a thread, because members run on the event loop of this process."""
     return await asyncio.to_thread(kiel_groups_here, *arguments, *words_of(cluster))
-
-
-async def run_apart(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that handles signals, or whose errors must not have the warnings of members, in another process."""
-    return await asyncio.to_thread(kiel_groups, *arguments, *words_of(cluster))
 
 
 async def described(cluster: Cluster, group: str) -> dict[str, Any]:
@@ -268,7 +263,7 @@ async def test_a_similar_group_is_suggested(coordinating_cluster: Cluster, uniqu
         assert outcome.stderr == (
             f"error: group {name[:-1]!r} does not exist at brokers {cluster.brokers[0]}; did you mean {name!r}?\n"
         )
-        joined = await run_apart(cluster, "consume", topic, "--group", name[:-1], "--timeout", "1")
+        joined = await run_beside_members(cluster, "consume", topic, "--group", name[:-1], "--timeout", "1")
         assert f"info: group {name[:-1]!r} is new; did you mean {name!r}?" in joined.stderr.splitlines()
 
 
@@ -282,8 +277,8 @@ async def test_consume_shares_and_resumes_a_group(coordinating_cluster: Cluster,
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 10)
     arguments = ["consume", topic, "--group", name, "--max", "5", "--allocator", "sticky,roundrobin"]
-    first = await run_apart(cluster, *arguments)
-    second = await run_apart(cluster, *arguments)
+    first = await run_beside_members(cluster, *arguments)
+    second = await run_beside_members(cluster, *arguments)
     assert (first.returncode, second.returncode) == (0, 0), (first.stderr, second.stderr)
     assert (first.stdout + second.stdout).split() == [str(number) for number in range(10)]
     assert f"info: group {name!r} is new" in first.stderr
@@ -304,12 +299,12 @@ async def test_a_broker_that_does_not_answer_is_named(start_cluster: Callable[..
             break
     first, second = (parse_hosts(address, 0, "broker")[0] for address in cluster.brokers)
     async with members_of(cluster, homes[first], "t", 1), members_of(cluster, homes[second], "t", 1):
-        listed = await run_apart(cluster, "groups", "--json")
+        listed = await run_beside_members(cluster, "groups", "--json")
         assert (listed.returncode, listed.stderr) == (0, "")
         assert {each["group"] for each in json.loads(listed.stdout)} == set(homes.values())
         cluster.kafka[1].pause()
         try:
-            outcome = await run_apart(cluster, "groups", "--json")
+            outcome = await run_beside_members(cluster, "groups", "--json")
         finally:
             cluster.kafka[1].resume()
         assert outcome.returncode == 1
@@ -398,7 +393,7 @@ def test_mistakes_give_one_line(arguments: list[str], status: int, message: str)
 def test_a_list_without_groups_says_what_is_not_listed(start_cluster: Callable[..., Cluster]) -> None:
     """Brokers of 0.9 do not list groups without members, so an empty list does not mean that there are no groups."""
     cluster = start_cluster(kafka="0.9.0.1")
-    outcome = kiel_groups("groups", *words_of(cluster))
+    outcome = kiel_groups_here("groups", *words_of(cluster))
     assert (outcome.returncode, outcome.stdout) == (0, "")
     assert outcome.stderr == (
         f"info: there are no groups at brokers {cluster.brokers[0]}; brokers of Kafka 0.9 list only those that have"

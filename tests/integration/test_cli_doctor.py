@@ -25,7 +25,7 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.ops.doctor import examine
 from kiel_groups.ops.views.checks import Finding
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.fake_broker import FakeBroker
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
@@ -55,7 +55,7 @@ async def test_a_healthy_group_that_rebalances_has_no_finding(cluster: Cluster, 
             await group.leave(first)
             first = further
             assert await examined == {}
-        outcome = await asyncio.to_thread(kiel_groups, "doctor", name, "--zookeeper", cluster.zk_hosts)
+        outcome = await asyncio.to_thread(kiel_groups_here, "doctor", name, "--zookeeper", cluster.zk_hosts)
         assert (outcome.returncode, outcome.stderr) == (0, "info: nothing is wrong: 6 checks\n")
         assert {line[:2] for line in outcome.stdout.splitlines()} <= {"ok", "  "}
         assert f"broker 0 at {cluster.brokers[0]}: Kafka 0.8\n" in outcome.stdout
@@ -254,7 +254,7 @@ async def test_brokers_without_zookeeper(
     async with group_of(cluster, name, [topic], coordination="brokers", zk_hosts=None) as group:
         await group.join()
         await group.balanced(topic, 2)
-        outcome = await asyncio.to_thread(kiel_groups, "doctor", name, "--brokers", cluster.brokers[0])
+        outcome = await asyncio.to_thread(kiel_groups_here, "doctor", name, "--brokers", cluster.brokers[0])
         assert (outcome.returncode, outcome.stderr) == (0, "info: nothing is wrong: 2 checks\n")
         assert outcome.stdout == (
             f"ok     broker at {cluster.brokers[0]}: Kafka 3.8 or later\n"

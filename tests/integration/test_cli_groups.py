@@ -17,7 +17,7 @@ from kiel_groups.embedded import Cluster, ZooKeeperServer
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.ops import zookeeper_client
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
 
@@ -31,11 +31,6 @@ PARTITIONS = 6
 async def run_beside_members(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a thread, because members run on the event loop of this process."""
     return await asyncio.to_thread(kiel_groups_here, *arguments, "--zookeeper", cluster.zk_hosts)
-
-
-async def run_apart(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in another process, so that its errors do not have the warnings of the members here."""
-    return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
 
 
 async def await_stored_offsets(group: Group, topic: str) -> None:
@@ -103,7 +98,7 @@ async def test_describe_shows_problems_first(cluster_39: Cluster, unique: Unique
             client.delete(f"{layout.topic_owners(topic)}/3")
             client.create(f"{layout.topic_owners(topic)}/3", f"{name}_gone-1-99-0".encode(), ephemeral=True)
             client.set(f"{layout.topic_offsets(topic)}/4", b"many")
-            outcome = await run_apart(cluster_39, "describe", name, "--check")
+            outcome = await run_beside_members(cluster_39, "describe", name, "--check")
             assert (outcome.returncode, outcome.stderr) == (1, "")
             wrong = " ".join(outcome.stdout.split("\n\n")[1].split())
             assert f"{name}_java-1-abcdef01 (under {layout.ids})" in wrong
@@ -150,7 +145,7 @@ async def test_a_group_is_deleted_when_its_members_have_left_and_brought_back(
             assert (ours["id"], ours["kind"], ours["instance_id"]) == (member.consumer.member_id, "kiel-groups", "one")
             assert (ours["partitions"], ours["assigned"], ours["capacity"], ours["rack"]) == (6, 6, 2.5, "east")
             assert (theirs["id"], theirs["kind"], theirs["host"]) == (java, "java", "host-1")
-            table = await run_apart(cluster, "members", name)
+            table = await run_beside_members(cluster, "members", name)
             assert table.stdout.splitlines()[0].endswith(": 2 members, settled, allocator round_robin")
             described = await run_beside_members(cluster, "describe", name)
             assert "capacity   rack" in described.stdout
@@ -245,16 +240,16 @@ async def test_without_brokers_the_lag_is_shown_as_unknown(start_cluster: Callab
         await group.join()
         await await_stored_offsets(group, "t")
         await cluster.kafka[0].kill()
-        outcome = await run_apart(cluster, "describe", "g")
+        outcome = await run_beside_members(cluster, "describe", "g")
         assert outcome.returncode == 0
         assert "lag         ? (not fully known: no broker answered:" in outcome.stdout
         assert "6 of 6 partitions are owned" in outcome.stdout
         with zookeeper(cluster) as client:
             client.delete("/brokers/ids/0")  # as at the end of the session
-        outcome = await run_apart(cluster, "describe", "g", "--check")
+        outcome = await run_beside_members(cluster, "describe", "g", "--check")
         assert (outcome.returncode, outcome.stderr) == (1, "")
         assert outcome.stdout.splitlines()[2].startswith("wrong  no broker is registered")
-        outcome = await run_apart(cluster, "groups", "--lag")
+        outcome = await run_beside_members(cluster, "groups", "--lag")
         assert "warning: the lag is not fully known: no broker is registered in ZooKeeper" in outcome.stderr
         assert [line.split()[-1] for line in outcome.stdout.splitlines() if line.split()[:1] == ["g"]] == ["?"]
 

@@ -24,7 +24,7 @@ from kiel_groups.ops.actions.offsets import plan_copy, plan_delete, plan_import,
 from kiel_groups.ops.actions.offsets_file import OffsetsFile
 from kiel_groups.ops.views.offset_changes import Target
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
-from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.members import group_of
 from tests.helpers.offsets_in_kafka import OffsetsInKafka
@@ -189,7 +189,7 @@ async def test_live_members_set_the_offsets_of_their_topics(
     reset = ("offsets", "reset", name, "--to-earliest", "--yes")
 
     async def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(kiel_groups, *reset, *words, *at, folder=tmp_path)
+        return await asyncio.to_thread(kiel_groups_here, *reset, *words, *at, folder=tmp_path)
 
     def act() -> None:
         plan_reset(source, name, {other: None}, Target("earliest"), is_new=True).apply(source)
@@ -269,7 +269,7 @@ async def test_a_reset_that_is_killed_leaves_each_offset_old_or_ordered(
                         running.process.kill()
                     await eventually(lambda: client.get_children(folder) == [], "the order ends with the session")
                 ((first,), (second,)) = prompt.partitions(topic), slow.partitions(topic)
-                shown = await asyncio.to_thread(kiel_groups, "offsets", "show", name, "--json", *at)
+                shown = await asyncio.to_thread(kiel_groups_here, "offsets", "show", name, "--json", *at)
                 committed = {each["partition"]: each["committed"] for each in json.loads(shown.stdout)["partitions"]}
                 assert committed == {first: 0, second: ends[second]} == stored_offsets(client, name, topic)
         finally:
@@ -277,7 +277,7 @@ async def test_a_reset_that_is_killed_leaves_each_offset_old_or_ordered(
                 member.go_on.set()
         await produce(cluster_39, topic, 20)
         await eventually(lambda: len(group.values) == 40 + ends[first], "both partitions are consumed on")
-        again = await asyncio.to_thread(kiel_groups, *words[2:], folder=tmp_path)
+        again = await asyncio.to_thread(kiel_groups_here, *words[2:], folder=tmp_path)
         assert again.returncode == 0, again.stderr
 
 
@@ -294,7 +294,7 @@ async def test_offsets_of_a_group_that_brokers_coordinate(
     await topic_with_records(cluster, other, 20)
 
     async def offsets(*words: str) -> tuple[int, str, str]:
-        done = await asyncio.to_thread(kiel_groups, "offsets", *words, *at_brokers(cluster), folder=tmp_path)
+        done = await asyncio.to_thread(kiel_groups_here, "offsets", *words, *at_brokers(cluster), folder=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
     async def stored() -> dict[TopicPartition, int]:

@@ -12,7 +12,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.coordinated_members import member_of
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
@@ -91,7 +91,7 @@ async def test_a_group_in_zookeeper(cluster_39: Cluster, unique: Unique) -> None
         ):
             status, out, err = await plan(name, *words, at)
             assert (status, out, text in err) == (2, "", True)
-    done = kiel_groups("plan", name, at)
+    done = kiel_groups_here("plan", name, at)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(
         f"error: group {name} has no members, so nothing is planned; for a plan, give the number of"

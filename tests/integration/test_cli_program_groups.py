@@ -15,7 +15,7 @@ from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.ops.actions.groups import remove_empty_group
 from kiel_groups.ops.zookeeper_reader import read_group
 from tests.helpers.cluster_data import zookeeper
-from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.generic_program import NUMBERS, NumberProgram
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
@@ -107,7 +107,7 @@ async def test_a_group_of_programs(cluster_39: Cluster, unique: Callable[[str], 
         assert f"'kiel-groups describe {group} --zookeeper" in lag.stderr
         # An allocator process would publish a plan of partitions as soon as it led.
         words = ("serve", "--group", group, "--port", "0", "--zookeeper", cluster_39.zk_hosts)
-        serving = await asyncio.to_thread(kiel_groups, *words)
+        serving = await asyncio.to_thread(kiel_groups_here, *words)
         assert (serving.returncode, serving.stdout) == (2, "")
         assert "its members are of the type 'numbers', and share no partitions" in serving.stderr
         with zookeeper(cluster_39) as client:

@@ -21,7 +21,7 @@ from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.ops.zookeeper_reader import list_topics
 from kiel_groups.wire.error_codes import MESSAGE_SIZE_TOO_LARGE
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.waiting import eventually, eventually_blocking
 
 pytestmark = pytest.mark.integration
@@ -267,7 +267,7 @@ def test_a_topic_is_described_without_brokers(start_zookeeper: Callable[..., Any
     with zookeeper_client.zookeeper(server.hosts) as client:
         client.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[0]}}', makepath=True)
         client.create("/brokers/topics/t/partitions/0/state", b'{"leader":0,"isr":[0]}', makepath=True)
-    done = kiel_groups("topics", "describe", "t", f"--zookeeper={server.hosts}")
+    done = kiel_groups_here("topics", "describe", "t", f"--zookeeper={server.hosts}")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1].split() == ["0", "0", "dead", "0", "0", "?", "?", "?"]
     assert done.stderr == (

@@ -15,7 +15,7 @@ import pytest
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
@@ -107,7 +107,7 @@ async def test_a_group_of_brokers_is_verified(coordinating_cluster: Cluster, uni
     await cluster.create_topic(topic, PARTITIONS)
 
     async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return await asyncio.to_thread(kiel_groups, *arguments, *words)
+        return await asyncio.to_thread(kiel_groups_here, *arguments, *words)
 
     async with members_of(cluster, name, topic, 2, autocommit=False), members_of(cluster, f"{name}-2", topic, 1):
 

@@ -14,7 +14,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.processes import ReservedPort
 from kiel_groups.group.znodes.worker_contents import WorkerInfo
 from kiel_groups.workers.session import WorkerRole, WorkerSession
-from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
@@ -53,7 +53,7 @@ async def test_a_group_of_workers_is_described(cluster_39: Cluster, unique: Call
 
 def test_an_unknown_group_is_refused(cluster_39: Cluster, unique: Callable[[str], str]) -> None:
     """The error names the group and the place, with exit status 2."""
-    done = kiel_groups("workers", "describe", group := unique("group"), "--zookeeper", cluster_39.zk_hosts)
+    done = kiel_groups_here("workers", "describe", group := unique("group"), "--zookeeper", cluster_39.zk_hosts)
     text = f"error: there are no workers of group {group!r} in ZooKeeper at {cluster_39.zk_hosts}"
     assert (done.returncode, done.stdout, done.stderr.splitlines()[-1]) == (2, "", text)
 
@@ -98,7 +98,7 @@ async def test_a_worker_with_wrong_brokers_says_so(
         async with asyncio.timeout(30):
             await until_problem(worker.url, name)
         words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
-        described = await asyncio.to_thread(kiel_groups, *words)
+        described = await asyncio.to_thread(kiel_groups_here, *words)
         assert described.returncode == 1
         address = worker.url.split("/")[2]
         (problem,) = [line for line in described.stdout.splitlines() if "problem" in line]
@@ -125,7 +125,7 @@ async def test_a_sink_whose_topic_is_missing_has_a_problem(
     config = {"name": name, "connector.class": "FileStreamSink", "file": str(tmp_path / "f"), "topics": topic}
     file.write_text(json.dumps(config))
     async with worker_on(cluster_39, group) as worker:
-        created = await asyncio.to_thread(kiel_groups, "connectors", "create", str(file), "--url", worker.url)
+        created = await asyncio.to_thread(kiel_groups_here, "connectors", "create", str(file), "--url", worker.url)
         assert (created.returncode, created.stderr.splitlines()[0]) == (
             0,
             f"warning: topics: no broker knows the topic {topic}",
@@ -134,8 +134,8 @@ async def test_a_sink_whose_topic_is_missing_has_a_problem(
         async with asyncio.timeout(30):
             assert await until_problem(worker.url, name) == f"no broker knows the topic {topic}"
         problem = f"{name}-0 reports: no broker knows the topic {topic}"
-        status = await asyncio.to_thread(kiel_groups, "connectors", "status", name, "--check", "--url", worker.url)
+        status = await asyncio.to_thread(kiel_groups_here, "connectors", "status", name, "--check", "--url", worker.url)
         assert (status.returncode, status.stdout.splitlines()[0]) == (1, f"problem: {problem}")
         words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
-        described = await asyncio.to_thread(kiel_groups, *words)
+        described = await asyncio.to_thread(kiel_groups_here, *words)
         assert (described.returncode, described.stdout.splitlines()[1]) == (1, f"problem: task {problem}")

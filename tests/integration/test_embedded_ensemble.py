@@ -175,6 +175,7 @@ async def test_a_single_server_is_an_ensemble_of_one(cluster_39: Cluster) -> Non
     assert await followers_of(cluster_39.ensemble) == []
 
 
+@pytest.mark.slow
 def test_a_closed_ensemble_starts_again() -> None:
     """A closed ensemble has released its ports. It starts again, possibly on other ports."""
     ensemble = ZooKeeperEnsemble(3)

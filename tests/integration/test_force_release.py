@@ -16,7 +16,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.release import LONGEST_SESSION_MS, find_member_id, plan_release
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.members import group_of
 from tests.helpers.waiting import eventually
 
@@ -65,7 +65,9 @@ async def _command(cluster: Cluster, group: str, member: str, *options: str) -> 
     Run the command in a thread, because members run on this event loop. Return its status and the last line of its
     errors.
     """
-    done = await asyncio.to_thread(kiel_groups, "release", group, member, "--zookeeper", cluster.zk_hosts, *options)
+    done = await asyncio.to_thread(
+        kiel_groups_here, "release", group, member, "--zookeeper", cluster.zk_hosts, *options
+    )
     return done.returncode, done.stderr.splitlines()[-1]
 
 
@@ -139,7 +141,7 @@ def test_a_member_has_several_names(cluster_39: Cluster, unique: Unique) -> None
 def test_a_group_that_does_not_exist_is_an_error(cluster_39: Cluster, unique: Unique) -> None:
     """The error is the same as that of ``describe``."""
     name = unique("group")
-    done = kiel_groups("release", name, "nobody", f"--zookeeper={cluster_39.zk_hosts}")
+    done = kiel_groups_here("release", name, "nobody", f"--zookeeper={cluster_39.zk_hosts}")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"group '{name}' does not exist in ZooKeeper" in done.stderr
 

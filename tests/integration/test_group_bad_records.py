@@ -20,7 +20,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.cluster_data import committed, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.group_backends import GroupBackend
 from tests.helpers.waiting import eventually
 from tests.proxies import KafkaProxy, damaging
@@ -261,12 +261,12 @@ async def test_the_command_ends_at_damage_or_skips_it(cluster_39: Cluster, uniqu
     with KafkaProxy(cluster_39.brokers[0], damaging(b"damaged")) as proxy:
         words = ["consume", topic, f"--group={group}", f"--brokers={proxy.address}", "-q"]
         words.append(f"--zookeeper={cluster_39.zk_hosts}")
-        ended = await asyncio.to_thread(kiel_groups, *words)
+        ended = await asyncio.to_thread(kiel_groups_here, *words)
         assert (ended.returncode, ended.stdout) == (1, "0\n")
         assert f"{topic}:0 at offset 1" in ended.stderr
         assert "--on-bad-record skip" in ended.stderr
         assert committed(cluster_39, group, topic) == 1
-        skipping = await asyncio.to_thread(kiel_groups, *words, "--on-bad-record=skip", "--max-messages=1")
+        skipping = await asyncio.to_thread(kiel_groups_here, *words, "--on-bad-record=skip", "--max-messages=1")
         assert (skipping.returncode, skipping.stdout) == (0, "2\n")
         assert committed(cluster_39, group, topic) == 3
 

@@ -157,6 +157,7 @@ async def test_a_consumer_that_was_closed_before_its_use_returns_none(cluster_39
     assert await asyncio.wait_for(consumer.consume("t"), 10) is None
 
 
+@pytest.mark.slow
 async def test_many_members_settle_on_a_new_topic(cluster_39: Cluster, unique: Unique) -> None:
     """Twenty members settle in time on two hundred partitions, because they store the start offsets in batches."""
     topic, name = unique("topic"), unique("group")

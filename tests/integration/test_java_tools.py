@@ -22,7 +22,7 @@ from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_groups import ZooKeeperGroups
 from kiel_groups.wire.offsets import OFFSETS_TOPIC
 from tests.helpers.cluster_data import await_committed, owners, produce, stored_offsets, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.java_tools import console_consumer, offset_checker, offset_table, zk_cli, zk_offsets_tool
 from tests.helpers.members import Group, group_of
 from tests.helpers.offsets_in_kafka import OffsetsInKafka
@@ -104,7 +104,7 @@ async def test_exported_offsets_are_changed_and_imported(
     await tool_run("ExportZkOffsets", exported, "--group", name)
     offsets = dict(line.rsplit(":", 1) for line in exported.read_text().split())
     ours = await asyncio.to_thread(
-        kiel_groups, "offsets", "export", name, "--format", "kafka", "--zookeeper", cluster_39.zk_hosts
+        kiel_groups_here, "offsets", "export", name, "--format", "kafka", "--zookeeper", cluster_39.zk_hosts
     )
     assert sorted(ours.stdout.split()) == sorted(exported.read_text().split())
     assert read_offsets_file(exported, name).group == name
@@ -186,7 +186,7 @@ async def test_a_java_consumer_that_joins_later_raises_an_alarm(
                 java = [each for each in client.get_children(f"/consumers/{name}/ids") if each not in str(before)]
                 assert any(java[0] in record.message and record.levelname == "ERROR" for record in caplog.records)
                 outcome = await asyncio.to_thread(
-                    kiel_groups, "describe", name, "--check", "--zookeeper", cluster_39.zk_hosts
+                    kiel_groups_here, "describe", name, "--check", "--zookeeper", cluster_39.zk_hosts
                 )
                 assert outcome.returncode == 1
                 shown = " ".join(outcome.stdout.split())
@@ -238,7 +238,7 @@ async def test_a_member_of_kiel_that_joins_later_raises_an_alarm(cluster_39: Clu
         with zookeeper(cluster_39) as kiel:
             kiel.create(f"/kiel/groups/{name}/members/worker-1:140213", b"", ephemeral=True, makepath=True)
             await await_alarms(group, 1)
-            outcome = await asyncio.to_thread(kiel_groups, "describe", name, "--zookeeper", cluster_39.zk_hosts)
+            outcome = await asyncio.to_thread(kiel_groups_here, "describe", name, "--zookeeper", cluster_39.zk_hosts)
             assert f"worker-1:140213 (under /kiel/groups/{name}/members)" in " ".join(outcome.stdout.split())
 
 
@@ -271,7 +271,9 @@ async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluste
         ends = {each.topic_partition.partition: each.log_end for each in view.partitions}
         stores = [dict(each.stores) for each in view.partitions]
         assert stores == [{"zookeeper": 10, "kafka": ends[0]}, {"kafka": ends[1]}]
-        outcome = await asyncio.to_thread(kiel_groups, "lag", name, "--zookeeper", cluster_39.zk_hosts, "--check", "9")
+        outcome = await asyncio.to_thread(
+            kiel_groups_here, "lag", name, "--zookeeper", cluster_39.zk_hosts, "--check", "9"
+        )
         assert outcome.returncode == 1
         assert f"ZooKeeper 10, Kafka {ends[0]}" in " ".join(outcome.stdout.split())
         await produce(cluster_39, topic, 100, 100)
@@ -279,7 +281,7 @@ async def test_offsets_that_java_keeps_in_kafka_are_found_beside_old_ones(cluste
         view = await asyncio.to_thread(loaded)
         assert ([set(each.stores) for each in view.partitions], view.lag) == ([{"kafka"}] * 2, 0)
     loads.close()
-    outlined = await asyncio.to_thread(kiel_groups, "groups", "--zookeeper", cluster_39.zk_hosts, "--lag")
+    outlined = await asyncio.to_thread(kiel_groups_here, "groups", "--zookeeper", cluster_39.zk_hosts, "--lag")
     (row,) = [line.split() for line in outlined.stdout.splitlines() if line.split()[:1] == [name]]
     assert row[-3:] == ["0", "to", str(view.partitions[0].log_end - 10)]  # type: ignore[operator]
 

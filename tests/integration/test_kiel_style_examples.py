@@ -44,7 +44,7 @@ def counters(*workers: Running) -> Counter[int]:
     return Counter(json.loads(line)["counter"] for line in whole)
 
 
-@STYLES
+@pytest.mark.parametrize("folder", [pytest.param("examples/kiel_style", marks=pytest.mark.slow), "examples"])
 async def test_workers_share_a_topic_and_take_over_from_others(
     cluster_39: Cluster, unique: Unique, folder: str
 ) -> None:

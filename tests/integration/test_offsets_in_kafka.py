@@ -18,7 +18,7 @@ from kiel_groups.group.commit_note import NotedText
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.model import OffsetAndMetadata
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.members import Member, end_session, group_of
 from tests.helpers.offsets_in_kafka import KEEPING, OffsetsInKafka
 from tests.helpers.waiting import eventually
@@ -354,4 +354,4 @@ async def test_describe_and_groups_show_offsets_and_lag(keeping_cluster: Cluster
 
 async def described(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a thread, because members run on the event loop of this process."""
-    return await asyncio.to_thread(kiel_groups, *arguments, "--zookeeper", cluster.zk_hosts)
+    return await asyncio.to_thread(kiel_groups_here, *arguments, "--zookeeper", cluster.zk_hosts)

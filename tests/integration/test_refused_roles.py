@@ -22,7 +22,7 @@ from kiel_groups.spark.drivers import group_config
 from kiel_groups.spark.offsets import refuse_live_group
 from kiel_groups.spark.options import ReadOptions
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.generic_program import NumberProgram
 from tests.helpers.members import group_of
@@ -275,7 +275,7 @@ async def test_consume_says_that_the_members_are_workers(servers: Cluster, uniqu
         before = znodes(servers)
         for place in (["--zookeeper", servers.zk_hosts], ["--coordination", "brokers"]):
             words = ["consume", topic, "--group", group, "--brokers", servers.brokers[0], *place]
-            done = await asyncio.to_thread(kiel_groups, *words)
+            done = await asyncio.to_thread(kiel_groups_here, *words)
             assert (done.returncode, done.stdout) == (2, "")
             assert done.stderr.endswith(f"error: group {group}: {WORKERS}\n")
         assert znodes(servers) == before
@@ -289,6 +289,6 @@ def test_commands_for_consumers_refuse_a_group_of_workers(
     group = founded("workers")
     before = znodes(servers)
     given = [group if word == "GROUP" else word for word in words]
-    done: Any = kiel_groups(*given, "--zookeeper", servers.zk_hosts)
+    done: Any = kiel_groups_here(*given, "--zookeeper", servers.zk_hosts)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: group {group}: {WORKERS}\n")
     assert znodes(servers) == before

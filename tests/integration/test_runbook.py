@@ -23,7 +23,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import REPOSITORY, kiel_groups
+from tests.helpers.commands import REPOSITORY, kiel_groups_here
 from tests.helpers.java_tools import zk_cli
 from tests.helpers.members import Group, group_of
 from tests.helpers.waiting import eventually
@@ -112,7 +112,7 @@ class Operator:
         """Run commands of kiel-groups in a folder, and assert that each prints the output of the page."""
         for step in self._typed(followed):
             at = ("--zookeeper", self._cluster.zk_hosts)
-            done = await asyncio.to_thread(kiel_groups, *shlex.split(step.command), *at, folder=folder)
+            done = await asyncio.to_thread(kiel_groups_here, *shlex.split(step.command), *at, folder=folder)
             assert done.returncode == 0, (step.command, done)
             assert step.pattern.search(done.stdout + done.stderr), (step.command, step.pattern, done)
 
@@ -194,7 +194,9 @@ def test_every_section_of_the_page_is_run() -> None:
     assert len(steps()) >= 15
 
 
-@pytest.mark.parametrize("tool", [SHELL, PROMPT], ids=["kiel-groups", "zkcli"])
+@pytest.mark.parametrize(
+    "tool", [pytest.param(SHELL, id="kiel-groups"), pytest.param(PROMPT, id="zkcli", marks=pytest.mark.slow)]
+)
 async def test_the_drill_works_with_either_tool(
     cluster_39: Cluster, unique: Unique, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: str
 ) -> None:

@@ -22,7 +22,7 @@ from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.weights import plan_weights, read_weights
 from tests.helpers.cluster_data import zookeeper
-from tests.helpers.commands import kiel_groups, kiel_groups_here
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.members import Member, group_of
 from tests.helpers.waiting import eventually
 
@@ -240,7 +240,7 @@ async def test_mistakes_give_one_line(cluster_39: Cluster, unique: Unique, tmp_p
             assert words in done.stderr
             assert client.exists(layout.weights) is None
         client.create(layout.weights, b"{}")
-        done = kiel_groups("weights", "show", name, *at)
+        done = kiel_groups_here("weights", "show", name, *at)
         assert (done.returncode, done.stdout) == (1, "")
         assert f"found b'{{}}'; 'kiel-groups weights set {name} --file FILE --zookeeper" in done.stderr
         client.set(layout.weights, zlib.compress(b'{"version":1,"weights":{"\\ud800:0":1}}'))

@@ -29,7 +29,7 @@ from kiel_groups.workers.plugins.config_definition import ConfigDefinition, Conf
 from kiel_groups.workers.plugins.interfaces import SourceConnector
 from kiel_groups.workers.shipped.file_stream_source import FileStreamSourceConnector
 from kiel_groups.workers.values import ConnectorId, Work
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import WorkerPrograms, ask, until_state, worker_on
 from tests.helpers.worker_journals import journal_on
@@ -93,7 +93,7 @@ async def test_no_answer_has_a_secret(
         texts.append((await request(worker.url, "GET", "/connectors?expand=info&expand=status")).text)
         check = "/connector-plugins/HttpSink/config/validate"
         texts.append((await request(worker.url, "PUT", check, config)).text)
-        listed = await asyncio.to_thread(kiel_groups, "connectors", "list", "--json", "--url", worker.url)
+        listed = await asyncio.to_thread(kiel_groups_here, "connectors", "list", "--json", "--url", worker.url)
         texts.append(listed.stdout)
         assert all("[hidden]" in text for text in [*texts[:3], *texts[4:]])
         for wrong in ({"url": f"http://u:{SECRET}@x"}, {"headers": SECRET}, {"tasks.max": f"http://u:{SECRET}@x"}):
@@ -160,9 +160,9 @@ async def test_workers_with_different_tokens_are_reported(
     group, token = unique("workers"), "t0ken-of-all-workers"
     words = ["workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--check"]
     async with worker_on(cluster_39, group, rest=RestSettings(port=0, token=token)) as first:
-        alone = await asyncio.to_thread(kiel_groups, *words)
+        alone = await asyncio.to_thread(kiel_groups_here, *words)
         async with worker_on(cluster_39, group) as second:
-            described = await asyncio.to_thread(kiel_groups, *words)
+            described = await asyncio.to_thread(kiel_groups_here, *words)
             forwarded = await request(second.url, "PUT", "/connectors/c/config", {"connector.class": "x:Y"})
         addresses = [worker.url.split("/")[2] for worker in (first, second)]
     assert (alone.returncode, described.returncode) == (0, 1)
@@ -255,7 +255,7 @@ async def test_a_change_follows_when_a_dead_leader_is_replaced(
         assert (refused.status, refused.retry_after) == (503, "1")
         assert "if that worker has died, others replace it soon" in refused.text
         done = await asyncio.to_thread(
-            kiel_groups, "connectors", "create", str(file), "--name", unique("after"), "--url", url
+            kiel_groups_here, "connectors", "create", str(file), "--name", unique("after"), "--url", url
         )
     assert (done.returncode, done.stdout) == (0, "")
 

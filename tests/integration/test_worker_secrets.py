@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kiel_groups.embedded import Cluster
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups_here
 from tests.helpers.leaking_connectors import LEAKING_SOURCE
 from tests.helpers.secret_scan import SecretScan
 from tests.helpers.waiting import eventually
@@ -95,7 +95,7 @@ async def test_no_secret_of_a_connector_is_shown_or_stored(
         scan.look_at("an answer", json.dumps(status))
 
         words = ("workers", "describe", group, "--zookeeper", cluster_39.zk_hosts, "--json")
-        described = await asyncio.to_thread(kiel_groups, *words)
+        described = await asyncio.to_thread(kiel_groups_here, *words)
         scan.look_at("a command's answer", described.stdout + described.stderr)
         log = "\n".join((*workers.running[0].errors, *workers.running[0].lines))
     assert f"{name}-0 failed: cannot log in with '[hidden]'" in log

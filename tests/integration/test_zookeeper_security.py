@@ -34,7 +34,7 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.session import Session, SessionEvent
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.commands import kiel_groups
+from tests.helpers.commands import kiel_groups, kiel_groups_here
 from tests.helpers.contexts import process_context
 from tests.helpers.described_answers import ask_described
 from tests.helpers.generic_program import NumberProgram
@@ -74,15 +74,15 @@ def of_tls(cluster: Cluster) -> list[str]:
 def test_doctor_asks_servers_with_tls(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment names the file. With a wrong file, or without it, doctor says what it misses."""
     monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "tls.toml", *of_tls(cluster))))
-    healthy = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    healthy = kiel_groups_here("doctor", "--zookeeper", cluster.tls_hosts)
     assert (healthy.returncode, healthy.stderr) == (0, "info: nothing is wrong: 6 checks\n")
     assert "3.9.5" in healthy.stdout
     monkeypatch.setenv(SECURITY_VARIABLE, str(written(tmp_path / "other.toml", "tls = true")))
-    refused = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    refused = kiel_groups_here("doctor", "--zookeeper", cluster.tls_hosts)
     assert refused.returncode == 1
     assert "its certificate is refused: unable to get local issuer certificate" in " ".join(refused.stdout.split())
     monkeypatch.delenv(SECURITY_VARIABLE)
-    plain = kiel_groups("doctor", "--zookeeper", cluster.tls_hosts)
+    plain = kiel_groups_here("doctor", "--zookeeper", cluster.tls_hosts)
     assert "it speaks TLS; name a file" in " ".join(plain.stdout.split())
 
 
@@ -120,12 +120,12 @@ async def test_a_member_and_a_command_need_the_credentials(
     member = await Member(cluster, group, [topic], zk_hosts=hosts, security=files[0]).start()
     await eventually(lambda: len(member.records) == RECORDS, "all records are delivered")
     address = ("--zookeeper", hosts, "--security")
-    described = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[0]))
+    described = await asyncio.to_thread(kiel_groups_here, "describe", group, "--check", *address, str(files[0]))
     assert (described.returncode, described.stderr) == (0, "")
     assert member.consumer.member_id is not None
     assert member.consumer.member_id in described.stdout
     if kind != "tls":  # A command waits for 5 s, for any certificate.
-        refused = await asyncio.to_thread(kiel_groups, "describe", group, "--check", *address, str(files[1]))
+        refused = await asyncio.to_thread(kiel_groups_here, "describe", group, "--check", *address, str(files[1]))
         assert refused.returncode == 1
         # Without rights, describe shows what it can read.
         assert error in (refused.stdout if kind == "digest" else refused.stderr)
@@ -176,13 +176,13 @@ async def test_a_running_group_gets_acls_step_by_step(
     second = await Member(cluster, group, [topic], security=file).start()
     await first.stop()
     place = ("--zookeeper", cluster.zk_hosts, "--security", str(file))
-    found = await asyncio.to_thread(kiel_groups, "doctor", group, *place)
+    found = await asyncio.to_thread(kiel_groups_here, "doctor", group, *place)
     assert "differ from those that the file with the credentials asks for: /consumers/" in " ".join(
         found.stdout.split()
     )
-    applied = await asyncio.to_thread(kiel_groups, "acl", "apply", group, "--yes", *place)
+    applied = await asyncio.to_thread(kiel_groups_here, "acl", "apply", group, "--yes", *place)
     assert (applied.returncode, applied.stderr.splitlines()[1:]) == (0, [])
-    shown = await asyncio.to_thread(kiel_groups, "acl", "show", group, "--json", *place)
+    shown = await asyncio.to_thread(kiel_groups_here, "acl", "show", group, "--json", *place)
     assert {each["acl"]: each["differs"] for each in json.loads(shown.stdout)["acls"]} == {
         "digest:u:...:cdrwa": False,
         "digest:u:...:cdrwa world:anyone:r": False,
@@ -203,7 +203,9 @@ async def test_a_running_group_gets_acls_step_by_step(
     await second.stop()
     assert (first.lost_partitions, second.lost_partitions) == ([], [])
     offset = ("--topic", topic, "--to-offset", "7")
-    changed = await asyncio.to_thread(kiel_groups, "offsets", "reset", group, *offset, "--yes", *place, folder=tmp_path)
+    changed = await asyncio.to_thread(
+        kiel_groups_here, "offsets", "reset", group, *offset, "--yes", *place, folder=tmp_path
+    )
     assert changed.returncode == 0, changed.stderr
     with zookeeper(cluster) as client:
         assert client.get(f"/consumers/{group}/offsets/{topic}/0")[0] == b"7"

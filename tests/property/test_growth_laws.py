@@ -203,7 +203,10 @@ def test_the_check_finds_a_square() -> None:
     assert not grows_linearly(lambda: pattern.search("a" * SHORT), lambda: pattern.search("a" * LONG))
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (len(reader.parts) > 20)) for name, reader in READERS.items()],
+)
 def test_texts_of_one_or_two_parts_take_linear_time(name: str) -> None:
     """A text repeats one part, or two: most expressions that take a square of time do so for such a text."""
     reader = READERS[name]

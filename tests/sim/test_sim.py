@@ -64,7 +64,7 @@ def test_a_scenario_has_enough_events_faults_and_members() -> None:
 @pytest.mark.parametrize("groups", GROUPS)
 def test_a_seed_makes_the_same_run_in_every_process(groups: str) -> None:
     """No run depends on the order of sets, on addresses, on the name or id of a process, or on the runs before it."""
-    seeds = [str(seed) for seed in range(7020, 7023)]
+    seeds = [str(seed) for seed in range(7020, 7022)]
     command = [sys.executable, "-m", "tests.sim.fingerprint", groups]
 
     def fingerprints(asked: list[str], hash_seed: int) -> list[str]:

@@ -18,7 +18,8 @@ import org.apache.kafka.common.serialization.StringSerializer;
  *
  * Lines of input: the addresses of the brokers, then commands, with spaces between their words: "create TOPIC
  * SETTING=VALUE...", "commit TOPIC VALUE..." and "abort TOPIC VALUE..." for a transaction, "send TOPIC CODEC SIZE"
- * for one record without a transaction, and "date TOPIC SECONDS..." for records of that many seconds ago.
+ * for one record without a transaction, and "date TOPIC SECONDS..." for records of that many seconds ago. Each is
+ * answered by a line.
  */
 public class ModernProducer {
     public static void main(String[] arguments) throws Exception {
@@ -36,6 +37,7 @@ public class ModernProducer {
             } else {
                 transact(settings, words);
             }
+            System.out.println("done");
         }
     }
 
