@@ -334,8 +334,10 @@ class Sender:
     ) -> None:
         """Queue messages, and start to send their batches if these are due."""
         size_bytes = messages_bytes(keys, values)
-        if len(values) > 1 and size_bytes > self._room(queue):
-            # The parts fill the rest of the open batch, and then the next one.
+        room = self._room(queue)
+        if len(values) > 1 and (size_bytes > self._most_bytes or size_bytes > room > self._most_bytes // 8):
+            # The parts fill the rest of the open batch, and then the next one. To fill a small rest costs more than the
+            # rest.
             middle = len(values) // 2
             self.add_many(queue, keys[:middle], values[:middle], outcomes[:middle])
             self.add_many(queue, keys[middle:], values[middle:], outcomes[middle:])
