@@ -239,7 +239,7 @@ async def test_impossible_changes_cost_no_request() -> None:
     """What the metadata rules out is an error before the controller is asked."""
     impossible: list[tuple[Callable[[BrokerSession], Awaitable[None]], str]] = [
         (lambda session: create_topic(session, "t", 1, 1, {}), "topic 't' exists already"),
-        (lambda session: create_topic(session, "u", 1, 2, {}), "replication: 2 given; expected 1 to 1"),
+        (lambda session: create_topic(session, "u", 1, 2, {}), "replication: 2 given; expected at most 1"),
         (
             lambda session: create_topic(session, "u", 0, 1, {}),
             "partitions: 0 given for topic 'u'; expected 1 to 50,000",
