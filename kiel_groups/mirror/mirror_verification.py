@@ -155,9 +155,10 @@ class MirrorVerification:
 
     def _copies(self, source: SingleConsumer, topics: Mapping[str, tuple[str, Claim]]) -> list[_Copy]:
         """Return what is to be compared of the topics, in their order: what was mirrored, then what was copied back."""
-        # In this order, each record before the end of the target is before the end of the source.
-        logs = self._target.logs(name for name, _ in topics.values())
-        mirrored, sources = self._target.mirrored(self._mirror), source_logs(source, topics)
+        # The mirror may be at work. In this order, the target's log has each record before a position, and the source's
+        # log each record of the target.
+        mirrored = self._target.mirrored(self._mirror)
+        logs, sources = self._target.logs(name for name, _ in topics.values()), source_logs(source, topics)
         settings = self._target.settings(sorted({each.topic for each in logs}))
         compacted = {topic for topic, each in settings.items() if "compact" in each.get("cleanup.policy", "")}
         copies = [

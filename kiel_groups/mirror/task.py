@@ -334,14 +334,7 @@ class MirrorTask(SourceTask):
             self._subscribe(self._consumer)
             if self._unsubscribed and len(self._unsubscribed) == len(self._names):
                 return self._wait()
-            found = self._consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
-        except OffsetOutOfRangeError as error:
-            read = [each for each in self._next if each.topic not in self._unsubscribed]
-            self._check_restarted(self._consumer.end_offsets(read))
-            raise KielGroupsError(
-                f"{error.cause}; records of the source were deleted before they were mirrored: to accept that, set"
-                " source.auto.offset.reset to earliest"
-            ) from error
+            found = self._read(self._consumer)
         except BrokerError as error:
             if not error.retriable:
                 raise
@@ -357,6 +350,22 @@ class MirrorTask(SourceTask):
             batch = SourceBatch(partition, columns, self._names[partition.topic], is_hashed)
             by_set.setdefault(self._set_of(partition), []).append(batch)
         return self._write(by_set)
+
+    def _read(self, consumer: SingleConsumer) -> Mapping[TopicPartition, Sequence[RecordColumns]]:
+        """Read the next records. Raise KielGroupsError if the source has deleted some."""
+        try:
+            return consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
+        except OffsetOutOfRangeError as error:
+            # Another topic may be deleted, and one that was created again may have fewer partitions.
+            numbers = {each: consumer.partitions_for_topic(each) or () for each in consumer.topics()}
+            read = [each for each in self._next if each.topic not in self._unsubscribed]
+            self._check_restarted(
+                consumer.end_offsets([each for each in read if each.partition in numbers.get(each.topic, ())])
+            )
+            raise KielGroupsError(
+                f"{error.cause}; records of the source were deleted before they were mirrored: to accept that, set"
+                " source.auto.offset.reset to earliest"
+            ) from error
 
     def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
         """Write the batches of all sets at once, and return the positions after those that the target has stored."""

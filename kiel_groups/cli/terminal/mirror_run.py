@@ -169,12 +169,12 @@ class MirrorRun:
             if progress.left != left:
                 left, changed_s = progress.left, time.monotonic()
             elif self.logs is not None and time.monotonic() - changed_s > _STILL_S:
-                await asyncio.to_thread(self._check_topics, self.logs, view, progress.behind)
+                await asyncio.to_thread(self._check_topics, view, progress.behind)
                 changed_s = time.monotonic()
             interval_s = _ENDLESS_INTERVAL_S if self.logs is None else _INTERVAL_S
             await asyncio.sleep(max(interval_s, _PAUSE_FACTOR * (time.monotonic() - began_s)))
 
-    def _check_topics(self, logs: Logs, view: MirrorView, behind: Sequence[str]) -> None:
+    def _check_topics(self, view: MirrorView, behind: Sequence[str]) -> None:
         """Raise KielGroupsError if a topic that the run waits for is not copied any more. Else it may still come."""
         problem = ""
         try:
@@ -186,7 +186,7 @@ class MirrorRun:
         else:
             back = {each.partition.topic for each in view.partitions if each.is_back}
             status = view.group.statuses.get(ConnectorId(view.name))
-            if gone := sorted({partition.topic for partition in logs.ends} - set(topics) - back):
+            if gone := sorted(set(behind) - set(topics) - back):
                 problem = f"the source has no topic {some(gone)}"
             elif status is not None:
                 problem = status.problem

@@ -59,6 +59,8 @@ def test_timestamps_of_json_values(value: bytes | None, expected: int) -> None:
 class FakeConsumer:
     """A consumer of the source whose answers are given; an error is raised."""
 
+    is_gone = False
+
     def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
         self._answers, self._ends = list(answers), ends
         self.stopped: set[TopicPartition] = set()
@@ -81,8 +83,16 @@ class FakeConsumer:
     def lag(self) -> dict[TopicPartition, int]:
         return {}
 
-    def end_offsets(self, _: object) -> Mapping[TopicPartition, int]:
-        return self._ends
+    def topics(self) -> set[str]:
+        if self.is_gone:
+            raise NoBrokersError
+        return {partition.topic for partition in self._ends}
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        return {partition.partition for partition in self._ends if partition.topic == topic}
+
+    def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {partition: self._ends[partition] for partition in partitions}
 
     def paused(self) -> set[TopicPartition]:
         return set(self.stopped)
@@ -189,10 +199,15 @@ def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_waits_for_a_source_that_is_gone() -> None:
     """The status shows the problem once, and its end."""
     context = RecordingTaskContext()
-    task = task_of(FakeConsumer(NoBrokersError(), NoBrokersError(), {}), context=context)
+    consumer = FakeConsumer(NoBrokersError(), NoBrokersError(), {}, OffsetOutOfRangeError("lost"))
+    task = task_of(consumer, context=context)
     assert [task.poll() for _ in range(3)] == [[], [], []]
-    assert context.problems == ["the source does not answer: none of the brokers answered; trying again", ""]
+    gone = "the source does not answer: none of the brokers answered; trying again"
+    assert context.problems == [gone, ""]
     assert context.metrics.counter("mirror_problems") == 1
+    # It may also be gone as the task asks where the logs end.
+    consumer.is_gone = True
+    assert (task.poll(), context.problems) == ([], [gone, "", gone])
 
 
 def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
@@ -326,14 +341,14 @@ RESTARTED = {"its log is at 0 again": {FIRST: [FakeColumns(1)]}, "its log is at 
 )
 def test_a_topic_that_is_lost_waits_alone(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    On the source, records of a new log are not taken for the next ones of the old log. The task begins again without
-    the topic, which has no metrics then, at the positions that it has returned: the worker may not have stored these. A
-    task without another topic waits as well.
+    On the source, records of a new log are not taken for the next ones of the old log, and the new topic may have fewer
+    partitions. The task begins again without the topic, which has no metrics then, at the positions that it has
+    returned: the worker may not have stored these. A task without another topic waits as well.
     """
     context, other, at_start = RecordingTaskContext(), TopicPartition("b", 0), when not in ("later", *RESTARTED)
     first_records = {FIRST: [FakeColumns(7)], SECOND: [FakeColumns(7)]}
     first = FakeConsumer(
-        None, None, {other: [FakeColumns(9)]}, first_records, RESTARTED.get(when), ends={FIRST: 5, SECOND: 7, other: 9}
+        None, None, {other: [FakeColumns(9)]}, first_records, RESTARTED.get(when), ends={FIRST: 5, other: 9}
     )
     lost = OffsetOutOfRangeError("lost", "seek()", code=1)
     second = FakeConsumer(None, {other: [FakeColumns(10)]}, lost, ends={other: 12})

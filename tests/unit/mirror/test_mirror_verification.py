@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,24 @@ def test_records_that_are_copied_back_are_not_compared(direction: str, source_en
     found, *_ = verification._copies(source, {"a": ("copy", claim._replace(starts=(), resumes=(3,)))})
     assert found.copies == {0: (0, target_end if target_end == 20 else 0)}
     assert found.result.part.startswith("only records") is True
+
+
+def test_a_mirror_may_copy_while_its_copies_are_verified() -> None:
+    """Records that are mirrored meanwhile are neither missing nor foreign: each question finds one more."""
+    partition, numbers = TopicPartition("a", 0), count(7)
+    target: Any = SimpleNamespace(
+        logs=lambda _: {TopicPartition("copy", 0): (0, next(numbers))},
+        mirrored=lambda _: {partition: MirroredPartition(next(numbers), ())},
+        settings=lambda _: {},
+    )
+    source: Any = SimpleNamespace(
+        topics=lambda: {"a"},
+        partitions_for_topic=lambda _: {0},
+        beginning_offsets=lambda _: {partition: 0},
+        end_offsets=lambda _: {partition: next(numbers)},
+    )
+    (found,) = MirrorVerification("old:9092", target, "m")._copies(source, {"a": ("copy", Claim("m", "a", "old:9092"))})
+    assert found.position <= found.copies[0][1] <= found.log[1]
 
 
 #: Where records were turned round on the target and on the source.

@@ -381,6 +381,9 @@ def test_transactions_may_last_as_long_as_brokers_allow() -> None:
     target = FakeTarget()
     target.config["transaction.timeout.ms"] = "60000"
     assert writer_of(target)[1].config["transaction.timeout.ms"] == "60000"
+    # Without transactions, records wait for a target that is gone for an hour, whatever the user sets.
+    target.config["message.timeout.ms"] = "60000"
+    assert writer_of(target, exactly_once=False)[1].config["message.timeout.ms"] == 0
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,8 @@ def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
         return {topic: 1}
 
     waits = WorkStatus(WorkState.RUNNING, "h:1", problem="the target refuses to add partitions")
+    # A topic that has reached its end, and was turned round since, does not keep the others from theirs.
+    replace(runs[0], check=lambda: {"b": 1})._check_topics(mirror(), ["b"])
     for text, topic in (("the topic a is stopped", "b"), ("the source has no topic a", "b"), (waits.problem, "a")):
         if topic == "a":
             view = mirror(statuses={ConnectorId("mirror"): waits})
