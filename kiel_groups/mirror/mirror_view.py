@@ -104,7 +104,12 @@ class PartitionProgress(NamedTuple):
         """How many offsets of the log that the mirror copies are not copied yet, or None if unknown."""
         if self.is_back:
             return None if self.left is None or self.left < 0 else self.left
-        return self.behind(self.end)
+        return None if self.has_restarted else self.behind(self.end)
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether the log of the source ends before the offset up to which it was mirrored."""
+        return not self.is_back and self.end is not None and self.end < (self.position or 0)
 
 
 @dataclass(frozen=True, slots=True)

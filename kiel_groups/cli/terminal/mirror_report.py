@@ -156,6 +156,11 @@ def mirror_problems(view: MirrorView) -> Iterator[str]:
                     " topic was deleted and created again, or has lost records"
                 )
             yield f"how much is left to copy back to {each.partition} is not known: {cause}"
+        if each.has_restarted:
+            yield (
+                f"the lag of {each.partition} is not known: its log on the source ends at offset {each.end}, before the"
+                f" position {each.position}: the topic was deleted and created again, or has lost records"
+            )
         if each.checkpoint is not None and each.checkpoint < (each.position or 0) and not each.is_back:
             yield (
                 f"the last checkpoint of {each.partition} on the target is at offset {each.checkpoint}, before the"

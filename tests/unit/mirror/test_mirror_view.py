@@ -74,11 +74,11 @@ def test_partitions_of_tasks_have_the_stored_positions() -> None:
 
 @pytest.mark.parametrize(
     ("position", "start", "end", "lag"),
-    [(7, 0, 10, 3), (7, 0, 5, 0), (None, 4, 10, 6), (2, 4, 10, 6), (7, 0, None, None), (None, None, 10, None)],
-    ids=["behind", "ahead", "new", "expired", "unknown end", "unknown start"],
+    [(7, 0, 10, 3), (7, 0, 5, None), (None, 4, 10, 6), (2, 4, 10, 6), (7, 0, None, None), (None, None, 10, None)],
+    ids=["behind", "restarted", "new", "expired", "unknown end", "unknown start"],
 )
 def test_the_lag_of_a_partition(position: int | None, start: int | None, end: int | None, lag: int | None) -> None:
-    """Records that the source has deleted do not count."""
+    """Records that the source has deleted do not count. A log that was started over may have new records."""
     each = PartitionProgress(FIRST, "a", TaskId("m", 0), position=position, start=start, end=end)
     assert each.lag == lag
 

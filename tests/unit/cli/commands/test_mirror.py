@@ -434,6 +434,19 @@ def test_a_lost_checkpoint_is_a_problem() -> None:
     ]
 
 
+def test_a_log_of_the_source_that_has_started_over_is_a_problem() -> None:
+    """Its new records are not mirrored, so the lag is not 0, whether a process runs or not. No last line says 0."""
+    view = mirror()
+    restarted = replace(view, partitions=(view.partitions[0]._replace(end=5), view.partitions[1]))
+    assert list(mirror_problems(restarted)) == [
+        "the lag of a:0 is not known: its log on the source ends at offset 5, before the position 7: the topic was"
+        " deleted and created again, or has lost records"
+    ]
+    progress = MirrorProgress(view, None)
+    progress.add(restarted)
+    assert progress.summary(2.0).endswith("; how far the mirror is behind is not known")
+
+
 class RecordingRequests:
     """
     Records the changes of a connector that a run requests from its worker, which may have one already. A deletion may
