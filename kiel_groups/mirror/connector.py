@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from kiel_groups.errors import ConfigError, KielGroupsError, UnknownTopicError
@@ -71,7 +71,15 @@ class MirrorConnector(SourceConnector):
         self._watching = threading.Thread(target=self._watch, name=f"mirror {context.name}", daemon=True)
         self._watching.start()
 
-    def checked_topics(self, name: str, settings: Settings, *, timeout_s: float, must_move: bool) -> dict[str, int]:
+    def checked_topics(
+        self,
+        name: str,
+        settings: Settings,
+        *,
+        timeout_s: float,
+        must_move: bool,
+        awaited: Collection[str] | None = None,
+    ) -> dict[str, int]:
         """
         Check, without a change, whether both clusters permit a mirror. No other method was called before.
 
@@ -80,6 +88,7 @@ class MirrorConnector(SourceConnector):
             settings: The settings of the mirror.
             timeout_s: How long to wait for the target's first answer, in seconds.
             must_move: Whether each topic must be copied in some direction.
+            awaited: The topics whose problems count, or None for all.
 
         Returns:
             The number of partitions of each topic to mirror, without topics that are copied back.
@@ -100,9 +109,11 @@ class MirrorConnector(SourceConnector):
         # A topic that was mirrored before waits, with a warning, and must not keep a restart from mirroring the others.
         own = {claim.topic: copy for copy, claim in claims.items() if claim.mirror == name and not must_move}
         begun = {topic for topic, copy in own.items() if copy == target_name(settings, topic)}
-        refuse({topic: problem for topic, problem in problems.items() if topic not in begun})
+        left_out = begun if awaited is None else begun | (problems.keys() - set(awaited))
+        refuse({topic: problem for topic, problem in problems.items() if topic not in left_out})
         check_dead_letters(settings["dead.letter.topic"], claims, topics)
-        for topic in topics if must_move else ():
+        moving = [topic for topic in topics if must_move and (awaited is None or topic.source in awaited)]
+        for topic in moving:
             if (claim := claims.get(topic.target)) and (stop := INTERRUPTED.get(claim.direction)):
                 raise KielGroupsError(f"the topic {topic.source} {stop}")
         back = {claim.topic for claim in claims.values() if claim.mirror == name and claim.direction == BACK}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -207,12 +207,17 @@ def _more_settings(given: Sequence[str], options: Mapping[str, str]) -> dict[str
 
 
 def _checked_topics(
-    name: str, config: Mapping[str, str], secrets: SecretReferences, *, waits: bool
+    name: str,
+    config: Mapping[str, str],
+    secrets: SecretReferences,
+    *,
+    waits: bool,
+    awaited: Collection[str] | None = None,
 ) -> Mapping[str, int]:
     """
     Check the settings and both clusters, without a change. Return the number of partitions of each topic.
 
-    If the command ``waits`` for all topics, none may be stopped.
+    If the command ``waits`` for all topics, none may be stopped. Only problems of ``awaited`` topics count, if given.
 
     Raises:
         KielGroupsError: There is a mistake, or a cluster does not answer.
@@ -223,7 +228,9 @@ def _checked_topics(
 
     try:
         settings = checked_config(MirrorConnector, config, secrets).settings
-        return MirrorConnector().checked_topics(name, settings, timeout_s=TARGET_WAIT_S, must_move=waits)
+        return MirrorConnector().checked_topics(
+            name, settings, timeout_s=TARGET_WAIT_S, must_move=waits, awaited=awaited
+        )
     except ConfigError as error:
         setting, colon, rest = str(error).partition(": ")
         raise ConfigError(f"{_OPTIONS.get(setting, setting)}{colon}{rest}") from error

@@ -50,7 +50,8 @@ class MirrorRun:
         worker: The settings of the worker.
         first: The mirror as it was before the run.
         logs: The logs of the source, at whose ends the run ends, or None for a run without an end.
-        check: Checks both clusters, as before the run, and returns the topics that are copied to the target.
+        check: Checks both clusters, as before the run, and returns the topics that are copied to the target. With
+            ``awaited``, problems of other topics do not count.
         lines: Prints the progress if no bar can be shown.
         quiet: Whether to show neither progress nor summary.
         metrics_port: The port for Prometheus, or None.
@@ -61,7 +62,7 @@ class MirrorRun:
     worker: WorkerSettings
     first: MirrorView
     logs: Logs | None
-    check: Callable[[], Collection[str]]
+    check: Callable[..., Collection[str]]
     lines: Lines
     quiet: bool
     metrics_port: int | None
@@ -169,16 +170,16 @@ class MirrorRun:
             if progress.left != left:
                 left, changed_s = progress.left, time.monotonic()
             elif self.logs is not None and time.monotonic() - changed_s > _STILL_S:
-                await asyncio.to_thread(self._check_topics, view, progress.behind)
+                await asyncio.to_thread(self._check_topics, self.logs, view, progress.behind)
                 changed_s = time.monotonic()
             interval_s = _ENDLESS_INTERVAL_S if self.logs is None else _INTERVAL_S
             await asyncio.sleep(max(interval_s, _PAUSE_FACTOR * (time.monotonic() - began_s)))
 
-    def _check_topics(self, view: MirrorView, behind: Sequence[str]) -> None:
+    def _check_topics(self, logs: Logs, view: MirrorView, behind: Sequence[str]) -> None:
         """Raise KielGroupsError if a topic that the run waits for is not copied any more. Else it may still come."""
         problem = ""
         try:
-            topics = self.check()
+            topics = self.check(awaited=behind)
         except KielGroupsError as error:
             if error.retriable:
                 return
@@ -188,7 +189,8 @@ class MirrorRun:
             status = view.group.statuses.get(ConnectorId(view.name))
             if gone := sorted(set(behind) - set(topics) - back):
                 problem = f"the source has no topic {some(gone)}"
-            elif status is not None:
+            elif status is not None and logs.ends.keys() - {each.partition for each in view.partitions}:
+                # Of a topic whose partitions all have tasks, the connector has no problem.
                 problem = status.problem
         if problem:
             raise KielGroupsError(f"the mirror cannot catch up any more with {some(behind)}: {problem}")

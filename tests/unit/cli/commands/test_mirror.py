@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -348,17 +348,23 @@ def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
     command(*START, "--until-caught-up")
     errors: list[Exception] = [NoBrokersError(), KielGroupsError("the topic a is stopped")]
 
-    def checked(topic: str) -> Mapping[str, int]:
+    def checked(topic: str, *, awaited: Sequence[str]) -> Mapping[str, int]:
+        assert awaited == ["a"]
         if errors:
             raise errors.pop(0)
         return {topic: 1}
 
     waits = WorkStatus(WorkState.RUNNING, "h:1", problem="the target refuses to add partitions")
     # A topic that has reached its end, and was turned round since, does not keep the others from theirs.
-    replace(runs[0], check=lambda: {"b": 1})._check_topics(mirror(), ["b"])
+    logs = runs[0].logs
+    assert logs is not None
+    replace(runs[0], check=lambda **_: {"b": 1})._check_topics(logs, mirror(), ["b"])
     for text, topic in (("the topic a is stopped", "b"), ("the source has no topic a", "b"), (waits.problem, "a")):
         if topic == "a":
             view = mirror(statuses={ConnectorId("mirror"): waits})
+            # While all partitions have tasks, the problem is one of another topic.
+            replace(runs[0], check=lambda **_: {"a": 1})._check_topics(logs, view, ["a"])
+            view = replace(view, partitions=view.partitions[1:])
             monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, view=view, **__: view)
         progress = MirrorProgress(mirror(), runs[0].logs)
         check = partial(checked, topic)
