@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count, repeat
 from threading import Timer
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
@@ -472,6 +473,14 @@ def test_a_topic_is_not_copied_to_itself() -> None:
         target.claim("m", "old:9092", [same])
     assert target.check("m", "old:9092", 1, [other]) == ({}, {})
     assert target.check("m", "elsewhere:9092", 1, [same]) == ({}, {})
+
+
+def test_the_client_of_a_target_ends_with_it() -> None:
+    """It does not wait for a garbage collection: meanwhile, its threads would ask the servers again and again."""
+    target = TargetCluster({"bootstrap.servers": "127.0.0.1:1", **FAST})
+    client = ref(target._admin)
+    del target
+    assert client() is None
 
 
 def test_the_library_prints_no_lines_of_its_own(
