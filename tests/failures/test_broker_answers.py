@@ -17,9 +17,10 @@ from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.wire.fetch import FetchRequest
 from tests.helpers.checked_group import RECOVERY_S, checked_group
-from tests.helpers.closed_sessions import close_session, sessions_below
+from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import produce, zookeeper
 from tests.helpers.servers import PATIENT
 from tests.helpers.waiting import eventually
@@ -57,10 +58,9 @@ class Pair:
         the newly elected leader.
         """
         deposed = self.leader()
-        with zookeeper(self.cluster) as client:
-            (session,) = sessions_below(client, f"/brokers/ids/{deposed}")
         self.proxies[deposed].stall()
-        await asyncio.to_thread(close_session, self.cluster.zk_hosts, session)
+        with zookeeper(self.cluster) as client:
+            close_sessions_below(client, f"{BROKER_IDS}/{deposed}")
         await eventually(lambda: self.leader() == 1 - deposed, "the other one is elected", RECOVERY_S)
         return self.cluster.brokers[deposed], self.cluster.brokers[1 - deposed]
 

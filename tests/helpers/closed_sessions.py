@@ -8,7 +8,7 @@ import struct
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Close, Connect
 
-__all__ = ["close_session", "sessions_below"]
+__all__ = ["close_session", "close_sessions_below"]
 
 #: A server's secret for passwords of sessions, and the constants of Java's generator of random numbers.
 _SECRET, _FACTOR, _MASK = 0xB3415C00, 0x5DEECE66D, (1 << 48) - 1
@@ -34,11 +34,17 @@ def close_session(hosts: str, session: tuple[int, bytes]) -> None:
             pass  # The server closes the connection when it has closed the session.
 
 
-def sessions_below(client: KazooClient, path: str) -> set[tuple[int, bytes]]:
-    """Return the sessions that own ephemeral znodes at or below a path, with their passwords, for ``close_session``."""
+def close_sessions_below(client: KazooClient, path: str) -> None:
+    """Close the sessions that own ephemeral znodes at or below a path: those of processes that were killed."""
+    (host, port), *_ = client.hosts
+    for number in _owners(client, path):
+        close_session(f"{host}:{port}", (number, _password(number)))
+
+
+def _owners(client: KazooClient, path: str) -> set[int]:
     owner = client.get(path)[1].ephemeralOwner
-    found = {(owner, _password(owner))} if owner else set()
-    return found.union(*(sessions_below(client, f"{path}/{child}") for child in client.get_children(path)))
+    below = (_owners(client, f"{path}/{child}") for child in client.get_children(path))
+    return ({owner} if owner else set[int]()).union(*below)
 
 
 def _password(number: int) -> bytes:

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from kazoo.client import KazooClient
 
 from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.group.znodes.layout import GroupLayout
-from tests.helpers.closed_sessions import close_session, sessions_below
+from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import await_committed, produce, zookeeper
 from tests.helpers.commands import REPOSITORY, Running
 from tests.helpers.postgres import running_postgres
@@ -47,6 +46,7 @@ async def test_each_record_is_counted_once(cluster_39: Cluster, unique: Unique, 
     third member counts every record. PostgreSQL refuses what the second one does when it continues.
     """
     topic = unique("topic")
+    owner = GroupLayout("count-views").owner(TopicPartition(topic, 0))
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 300)
     arguments = [str(FOLDER / "count_views.py"), topic, postgres]
@@ -63,12 +63,12 @@ async def test_each_record_is_counted_once(cluster_39: Cluster, unique: Unique, 
             await eventually(is_awaited, "the first owner is in a transaction")
             killed, frozen = sorted((killed, frozen), key=lambda member: owns(member, topic), reverse=True)
             killed.end(signal.SIGKILL)
-            end_owners_session(cluster_39, client, topic)
+            close_sessions_below(client, owner)
         with locked(postgres, "page_views") as is_awaited:
             await eventually(lambda: owns(frozen, topic), "the second member has taken over")
             await eventually(is_awaited, "it is in a transaction")
             frozen.process.send_signal(signal.SIGSTOP)
-            end_owners_session(cluster_39, client, topic)
+            close_sessions_below(client, owner)
         with Running(arguments) as last:
             everything = [(value.decode(), 1) for value in sorted(values)]
 
@@ -86,12 +86,6 @@ async def test_each_record_is_counted_once(cluster_39: Cluster, unique: Unique, 
             assert [member.errors[-1] for member in (frozen, last)] == ["INFO count_views: left the group"] * 2
         position = "SELECT next_offset FROM positions WHERE topic = %s"
         assert table.execute(position, [topic]).fetchall() == [(350,)]
-
-
-def end_owners_session(cluster: Cluster, client: KazooClient, topic: str) -> None:
-    """End the session of the member that owns the partition, as if it had expired."""
-    (session,) = sessions_below(client, GroupLayout("count-views").owner(TopicPartition(topic, 0)))
-    close_session(cluster.zk_hosts, session)
 
 
 def owns(member: Running, topic: str) -> bool:

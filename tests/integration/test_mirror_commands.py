@@ -30,7 +30,7 @@ from kiel_groups.mirror.topics import source_topics
 from kiel_groups.mirror.values import FORWARD, STOPPED, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from tests.helpers.closed_sessions import close_session, sessions_below
+from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.java_tools import consume_some
@@ -227,11 +227,9 @@ async def test_one_command_mirrors_topics(pair: Pair, monkeypatch: pytest.Monkey
         refused = await here(*words)
         assert refused.returncode == 2
         assert "runs in another process with other settings (exactly.once)" in refused.stderr
-        with zookeeper(pair.source) as client:
-            sessions = sessions_below(client, GroupLayout(pair.name).root)
         running.process.kill()
-        for session in sessions:
-            await asyncio.to_thread(close_session, pair.source.zk_hosts, session)
+    with zookeeper(pair.source) as client:
+        close_sessions_below(client, GroupLayout(pair.name).root)
     refused = await here(*words, "--topics", "none")
     assert (refused.returncode, refused.stderr) == (2, "error: --topics: the source has no topic 'none'\n")
     await pair.fill(400, 500)
