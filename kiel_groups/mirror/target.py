@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing, suppress
@@ -35,13 +36,7 @@ from confluent_kafka.admin import (
 
 from kiel_groups import model
 from kiel_groups.config import KAFKA_PORT, parse_hosts
-from kiel_groups.errors import (
-    ConfigError,
-    KielGroupsError,
-    NoBrokersError,
-    RetriableBrokerError,
-    TaskStoppedError,
-)
+from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import MirroredPartition, last_ends, parse_checkpoints
 from kiel_groups.mirror.target_errors import DENIED, FENCED, PASSING, error_of
 from kiel_groups.mirror.values import (
@@ -102,6 +97,11 @@ def open_client(kind: Callable[..., T], config: Mapping[str, Any]) -> T:
         raise ConfigError(f"target.properties: {error_of(error).str().strip()}") from error
 
 
+def _note(last_error: deque[str], error: KafkaError) -> None:
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:
+        last_error.append(error.str())
+
+
 def _place_of(message: Message) -> model.TopicPartition:
     return model.TopicPartition(message.topic() or "", message.partition() or 0)
 
@@ -136,8 +136,9 @@ class TargetCluster:
         self._last_ends: dict[str, dict[model.TopicPartition, int]] = {}
         self._unread: dict[model.TopicPartition, int] = {}
         #: The last error of a connection. The answer to a request only says that a connection has failed.
-        self._last_error = ""
-        self._admin = open_client(AdminClient, self.config | {"error_cb": self._on_error})
+        self._last_error = deque([""], maxlen=1)
+        # With a method of this object, the client would keep its threads and connections until a garbage collection.
+        self._admin = open_client(AdminClient, self.config | {"error_cb": partial(_note, self._last_error)})
 
     def check(
         self, mirror: str, source: str, sets: int, topics: Sequence[MirroredTopic]
@@ -669,14 +670,10 @@ class TargetCluster:
         try:
             return self._admin.list_topics(timeout=timeout_s)
         except KafkaException as error:
-            self._admin.poll(0)  # This calls ``_on_error``.
+            self._admin.poll(0)  # This calls ``_note``.
             # Brokers before 0.10 close a connection that asks for their versions. One that hangs keeps it open.
-            cause = self._last_error or f"{error_of(error).str()}; does it hang, or is it older than Kafka 0.11?"
+            cause = self._last_error[0] or f"{error_of(error).str()}; does it hang, or is it older than Kafka 0.11?"
             raise NoBrokersError(f"no broker of the target {self.servers} answers: {cause}") from error
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._last_error = error.str()
 
     def _create(self, topics: list[NewTopic]) -> dict[str, str]:
         """Create topics, and return why the target refuses some."""

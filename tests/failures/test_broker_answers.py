@@ -17,9 +17,12 @@ from kiel_groups.clients.fetch.fetch_buffer import TRIES_UNREADABLE
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.errors import ProtocolError
+from kiel_groups.group.znodes.layout import BROKER_IDS
 from kiel_groups.wire.fetch import FetchRequest
 from tests.helpers.checked_group import RECOVERY_S, checked_group
+from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import produce, zookeeper
+from tests.helpers.servers import PATIENT
 from tests.helpers.waiting import eventually
 from tests.proxies import FaultProxy, KafkaProxy
 from tests.proxies.kafka_proxy import Exchange, Reply
@@ -51,11 +54,13 @@ class Pair:
 
     async def depose(self) -> tuple[str, str]:
         """
-        Cut the leader off from ZooKeeper only. Return the addresses of the deposed leader and of the newly elected
-        leader.
+        Cut the leader off from ZooKeeper only, and end its session. Return the addresses of the deposed leader and of
+        the newly elected leader.
         """
         deposed = self.leader()
         self.proxies[deposed].stall()
+        with zookeeper(self.cluster) as client:
+            close_sessions_below(client, f"{BROKER_IDS}/{deposed}")
         await eventually(lambda: self.leader() == 1 - deposed, "the other one is elected", RECOVERY_S)
         return self.cluster.brokers[deposed], self.cluster.brokers[1 - deposed]
 
@@ -65,8 +70,7 @@ async def broker_pair() -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(Cluster(brokers=0))
         proxies = [await stack.enter_async_context(FaultProxy(cluster.zk_hosts)) for _ in range(2)]
-        quick = {"zookeeper.session.timeout.ms": 4_000}
-        brokers = [KafkaBroker(proxy.address, number, overrides=quick) for number, proxy in enumerate(proxies)]
+        brokers = [KafkaBroker(proxy.address, number, overrides=PATIENT) for number, proxy in enumerate(proxies)]
         cluster.kafka += await asyncio.gather(*map(stack.enter_async_context, brokers))
         await cluster.create_topic("t", 1, replication=2)
         yield Pair(cluster, proxies)

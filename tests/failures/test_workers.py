@@ -307,6 +307,8 @@ async def test_zookeeper_of_workers_is_stopped_and_started(
         await journal.all_run()
         await server.stop()
         await eventually(lambda: all(has_lost_sessions(worker) for worker in workers), "all sessions are given up")
+        starts = len(journal.entries("start"))
+        await eventually(lambda: len(journal.entries("stopped")) == starts, "all tasks have stopped")
         polls = len(journal.entries("poll"))
         await throughout(lambda: len(journal.entries("poll")) == polls, "no task is polled", 0.5)
         await server.start()

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+from kiel_groups import TopicPartition
 from kiel_groups.embedded import Cluster
-from tests.helpers.cluster_data import await_committed, produce
+from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.closed_sessions import close_sessions_below
+from tests.helpers.cluster_data import await_committed, produce, zookeeper
 from tests.helpers.commands import REPOSITORY, Running
 from tests.helpers.postgres import running_postgres
 from tests.helpers.waiting import eventually
@@ -39,16 +42,19 @@ def locked(postgres: str, table: str) -> Iterator[Callable[[], bool]]:
 
 async def test_each_record_is_counted_once(cluster_39: Cluster, unique: Unique, postgres: str) -> None:
     """
-    One member is killed, and the next one frozen for longer than its session, both in the middle of a transaction. The
+    One member is killed, and the next one frozen until its session is over, both in the middle of a transaction. The
     third member counts every record. PostgreSQL refuses what the second one does when it continues.
     """
     topic = unique("topic")
+    owner = GroupLayout("count-views").owner(TopicPartition(topic, 0))
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 300)
     arguments = [str(FOLDER / "count_views.py"), topic, postgres]
     arguments += ["--brokers", cluster_39.brokers[0], "--zookeeper", cluster_39.zk_hosts]
-    arguments += ["--session-timeout-ms", "4000"]
+    # PostgreSQL ends the transaction of the frozen member after the same time.
+    arguments += ["--session-timeout-ms", "10000"]
     with (
+        zookeeper(cluster_39) as client,
         psycopg.connect(postgres, autocommit=True) as table,
         Running(arguments) as killed,
         Running(arguments) as frozen,
@@ -57,10 +63,12 @@ async def test_each_record_is_counted_once(cluster_39: Cluster, unique: Unique, 
             await eventually(is_awaited, "the first owner is in a transaction")
             killed, frozen = sorted((killed, frozen), key=lambda member: owns(member, topic), reverse=True)
             killed.end(signal.SIGKILL)
+            close_sessions_below(client, owner)
         with locked(postgres, "page_views") as is_awaited:
             await eventually(lambda: owns(frozen, topic), "the second member has taken over")
             await eventually(is_awaited, "it is in a transaction")
             frozen.process.send_signal(signal.SIGSTOP)
+            close_sessions_below(client, owner)
         with Running(arguments) as last:
             everything = [(value.decode(), 1) for value in sorted(values)]
 

@@ -21,6 +21,8 @@ import pytest
 
 from kiel_groups import Record
 from kiel_groups.embedded import Cluster
+from kiel_groups.group.znodes.layout import GroupLayout
+from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.commands import REPOSITORY, Running, environment
 from tests.helpers.waiting import eventually
@@ -141,6 +143,7 @@ async def test_the_worker_that_commits_by_hand_loses_nothing_at_a_kill(
         first.end(signal.SIGKILL)
     with zookeeper(cluster_39) as client:
         assert sum(stored_offsets(client, "archive", topic).values()) == 200
+        close_sessions_below(client, GroupLayout("archive").root)
     values += await produce(cluster_39, topic, 50, first=250)
     with Running(arguments) as second:
         second.wait_for_lines(1)

@@ -403,7 +403,10 @@ def test_an_initial_delay_and_a_restart(restarting: CoordinatorBackend, unique: 
     began_s = restarting.now_s()
     first.join()
     first.joined()
-    assert (restarting.now_s() - began_s >= 1.9) is not restarting.early
+    is_delayed = restarting.now_s() - began_s >= 1.9
+    # A real broker of 0.9, which has no such delay, may stand still.
+    assert is_delayed is not restarting.early or isinstance(restarting, RealCoordinators)
+    assert is_delayed or restarting.early
     second.join()
     restarting.run_for(0.5)
     first.join()

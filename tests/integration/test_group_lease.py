@@ -101,11 +101,11 @@ async def test_a_blocked_event_loop_does_not_cost_the_lease(cluster_39: Cluster,
     topic, name = unique("topic"), unique("group")
     await cluster_39.create_topic(topic, 1)
     values = await produce(cluster_39, topic, 1)
-    settings: dict[str, Any] = {"session_timeout_ms": 6_000, "loop_stall_ms": 10_000}
+    settings: dict[str, Any] = {"session_timeout_ms": 10_000, "loop_stall_ms": 20_000}
     async with group_of(cluster_39, name, [topic], **settings) as group:
         member = await group.join()
         member_id = member.consumer.member_id
-        member.block_s = 4.5
+        member.block_s = 6.0
         assert await group.delivered(values) == Counter(values)
         assert member.consumer.member_id == member_id
         assert member.consumer.metrics.total("sessions_lost") == 0

@@ -125,7 +125,7 @@ async def test_a_commit_that_the_coordinator_does_not_confirm_is_raised(
     cluster, topic, name = keeping_cluster, unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 3)
-    monkeypatch.setattr(kafka_store, "COMMIT_PATIENCE_S", 2.5)
+    monkeypatch.setattr(kafka_store, "COMMIT_PATIENCE_S", 5.0)
     in_kafka = OffsetsInKafka(cluster, name, topic, 1)
     with KafkaProxy(cluster.brokers[0]) as proxy:
         async with GroupedConsumer(
@@ -153,7 +153,7 @@ async def test_an_unconfirmed_commit_is_looked_up(
     cluster, topic, name = keeping_cluster, unique("topic"), unique("group")
     await cluster.create_topic(topic, 1)
     await produce(cluster, topic, 1)
-    monkeypatch.setattr(kafka_store, "COMMIT_PATIENCE_S", 2.5)
+    monkeypatch.setattr(kafka_store, "COMMIT_PATIENCE_S", 5.0)
     with KafkaProxy(cluster.brokers[0]) as proxy:
         async with GroupedConsumer(
             [proxy.address], name, cluster.zk_hosts, store="broker-v1", autocommit=False, request_timeout_ms=1_000

@@ -30,6 +30,7 @@ from kiel_groups.mirror.topics import source_topics
 from kiel_groups.mirror.values import FORWARD, STOPPED, checkpoints_topic
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
+from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import stored_offsets, zookeeper
 from tests.helpers.commands import Running, kiel_groups, kiel_groups_here
 from tests.helpers.java_tools import consume_some
@@ -185,7 +186,7 @@ async def test_one_command_mirrors_topics(pair: Pair, monkeypatch: pytest.Monkey
     await pair.fill(0, 300)
     place = ["--from", pair.source.zk_hosts, "--name", pair.name]
     words = ["start", *place, "--to", ",".join(pair.target.brokers), "--topic-format", "copy.${topic}"]
-    words += ["--topics", pair.topic, "--session-timeout-ms", "4000", "--set", "refresh.interval.ms=1000"]
+    words += ["--topics", pair.topic, "--session-timeout-ms", "10000", "--set", "refresh.interval.ms=1000"]
     copy, topics = f"copy.{pair.topic}", ZooKeeperTopics(pair.source.zk_hosts)
     target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
 
@@ -227,6 +228,8 @@ async def test_one_command_mirrors_topics(pair: Pair, monkeypatch: pytest.Monkey
         assert refused.returncode == 2
         assert "runs in another process with other settings (exactly.once)" in refused.stderr
         running.process.kill()
+    with zookeeper(pair.source) as client:
+        close_sessions_below(client, GroupLayout(pair.name).root)
     refused = await here(*words, "--topics", "none")
     assert (refused.returncode, refused.stderr) == (2, "error: --topics: the source has no topic 'none'\n")
     await pair.fill(400, 500)

@@ -35,7 +35,8 @@ class Clone:
         for name in SOURCES:
             shutil.copy(REPOSITORY / name, folder)
         for sources in ("kiel_groups/wire", "kiel_groups/clients/delivery", "kiel_groups/clients/produce"):
-            shutil.copytree(REPOSITORY / sources, folder / sources)
+            # Other processes write files there, and rename them.
+            shutil.copytree(REPOSITORY / sources, folder / sources, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "scripts").mkdir()
         shutil.copy(REPOSITORY / "scripts" / "_setup", folder / "scripts")
         (folder / "include").mkdir()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
 
 from kiel_groups.config import SECURITY_VARIABLE
+from kiel_groups.spark import batches
 from kiel_groups.spark.environment import can_bound_batches
 from tests.helpers.spark.sessions import SETTINGS, event_log, worker_environment
 
@@ -27,6 +30,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in (pytest.mark.xdist_group("spark-session"), pytest.mark.timeout(_TIMEOUT_S)):
             if item.get_closest_marker(mark.name) is None:
                 item.add_marker(mark)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Wait for 0.3 s, instead of the request timeout, to see whether lost data reappears.
+
+    The timeout of requests stays: with a short one, a computer that stands still would lose their answers.
+    """
+    fast = SimpleNamespace(monotonic=lambda: 100 * time.monotonic(), sleep=time.sleep)
+    monkeypatch.setattr(batches, "time", fast)
 
 
 @pytest.fixture(scope="session")

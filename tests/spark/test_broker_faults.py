@@ -36,7 +36,7 @@ PATIENT = {"kafka_request_timeout_ms": "120000", "fetchOffset_retryIntervalMs": 
 @pytest.fixture(scope="module")
 def own_cluster() -> Iterator[Cluster]:
     """Provide a broker for tests that restart it. Each log segment has about fifty records."""
-    with Cluster(broker_overrides={"log.segment.bytes": 8_000}) as cluster:
+    with Cluster(broker_overrides={"log.segment.bytes": 8_000, "zookeeper.session.timeout.ms": 10_000}) as cluster:
         yield cluster
 
 

@@ -243,13 +243,15 @@ def test_an_operators_reset_is_adopted(cluster_39: Cluster, topic: str, group: s
 
 
 @pytest.mark.parametrize("size", [7, 150], ids=["shorter", "grown past the position"])
-def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, topic: str, group: str, size: int) -> None:
+def test_a_topic_recreated_while_no_query_ran_is_a_loss(
+    cluster_39: Cluster, topic: str, group: str, size: int, impatient: None
+) -> None:
     """
     A topic that was recreated while no query ran is a loss, however many records its new log has. The failed query
     commits nothing, so both remedies in its error work: a reset of the offset, and failOnDataLoss=false. The group then
     reads the new log.
     """
-    impatient = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
+    retries = {"fetchOffset_retryIntervalMs": "10"}
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group)) as query:
         query.trigger()
@@ -261,18 +263,18 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
     fill(cluster_39, topic, numbered(1_000, 1_000 + size), partition=0)
     znode = GroupLayout(group).offset(TopicPartition(topic, 0))
     for _ in range(2):
-        with running(joining(cluster_39, topic, group, query.checkpoint, **impatient)) as strict:
+        with running(joining(cluster_39, topic, group, query.checkpoint, **retries)) as strict:
             remedies = f"offset 100 is to be read next.*'set {znode} 0' in zkCli.*failOnDataLoss to false"
             with pytest.raises(OffsetOutOfRangeError, match=remedies):
                 strict.trigger()
     before = Checkpoint(list(query.checkpoint.ends), query.checkpoint.done)
-    with running(joining(cluster_39, topic, group, before, **impatient, failOnDataLoss="false")) as lenient:
+    with running(joining(cluster_39, topic, group, before, **retries, failOnDataLoss="false")) as lenient:
         assert values_of(lenient.trigger()) == numbered(1_000, 1_000 + size)
         assert lenient.trigger() == []
         assert committed(cluster_39, group, topic) == size
     with zookeeper(cluster_39) as client:
         client.set(znode, b"0")
-    with running(joining(cluster_39, topic, group, **impatient)) as fresh:
+    with running(joining(cluster_39, topic, group, **retries)) as fresh:
         assert values_of(fresh.trigger()) == numbered(1_000, 1_000 + size)
         assert fresh.trigger() == []
     assert committed(cluster_39, group, topic) == size
@@ -280,13 +282,13 @@ def test_a_topic_recreated_while_no_query_ran_is_a_loss(cluster_39: Cluster, top
 
 @pytest.mark.parametrize("size", [7, 150], ids=["shorter", "grown past the position"])
 def test_a_running_query_continues_in_a_recreated_topic(
-    cluster_39: Cluster, topic: str, group: str, size: int, monkeypatch: pytest.MonkeyPatch
+    cluster_39: Cluster, topic: str, group: str, size: int, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     A running query with failOnDataLoss=false reads the new log, whether the query or the group detects the new topic
     first. It is accounted.
     """
-    options = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "failOnDataLoss": "false"}
+    options = {"fetchOffset_retryIntervalMs": "10", "failOnDataLoss": "false"}
     monkeypatch.setattr(log_view, "_INCARNATIONS_S", 0.0)
     fill(cluster_39, topic, numbered(0, 100), partition=0)
     with running(joining(cluster_39, topic, group, **options)) as query:

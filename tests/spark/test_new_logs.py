@@ -30,7 +30,7 @@ from tests.helpers.spark.queries import (
     values_of,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("impatient")]
 
 Unique = Callable[[str], str]
 
@@ -38,7 +38,7 @@ OLD = [b"%d" % number for number in range(100)]
 #: More records than before, so that the new log has the next offset of the old one.
 NEW = [b"%d" % number for number in range(1000, 1150)]
 
-IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000", "startingOffsets": "earliest"}
+IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "startingOffsets": "earliest"}
 
 
 def options_of(cluster: Cluster, topic: str, *, with_zookeeper: bool, **further: str) -> dict[str, str]:

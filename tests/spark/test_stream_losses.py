@@ -19,14 +19,14 @@ from tests.helpers.spark.queries import (
     values_of,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("impatient")]
 
 Unique = Callable[[str], str]
 
 VALUES = [b"%d" % number for number in range(100)]
 
-#: Wait for one second only to see whether lost data reappears.
-IMPATIENT = {"fetchOffset_retryIntervalMs": "10", "kafka_request_timeout_ms": "1000"}
+#: Repeat lookups at once, to see whether lost data reappears.
+IMPATIENT = {"fetchOffset_retryIntervalMs": "10"}
 
 
 @pytest.fixture

@@ -76,6 +76,8 @@ def kafka() -> Iterator[MockKafka]:
         for number, value in enumerate(VALUES):
             producer.produce("copy", value, b"k%d" % number if number else None, 0)
         producer.flush()
+        # It would try to connect to the servers that have ended.
+        del producer
         yield found
 
 

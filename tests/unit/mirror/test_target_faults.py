@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count, repeat
 from threading import Timer
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, Uuid
@@ -155,16 +156,20 @@ def test_a_fault_that_stays_fails_the_task(
 def test_a_target_that_comes_back(kafka: MockKafka, exactly_once: bool, is_frozen: bool) -> None:
     """A target that is frozen for longer than the timeouts, or gone, is waited for. The status shows it meanwhile."""
 
-    def fault() -> None:
+    def change(*, ends: bool) -> None:
         if is_frozen:
-            kafka.delay(2_000)
-            back = Timer(0.8, kafka.delay, [0])
+            kafka.delay(0 if ends else 2_000)
         else:
-            kafka.set_down(down=True)
-            back = Timer(0.8, kafka.set_down, kwargs={"down": False})
-        back.start()
+            kafka.set_down(down=not ends)
 
-    context = RecordingTaskContext()
+    class Context(RecordingTaskContext):
+        def report_problem(self, problem: str, part: str = "") -> None:
+            super().report_problem(problem, part)
+            if "within 0.2 s" in problem:
+                # Later than the timeouts.
+                Timer(0.6, change, kwargs={"ends": True}).start()
+
+    context, fault = Context(), partial(change, ends=False)
     found = written(kafka, context, exactly_once=exactly_once, fault=fault)
     # A record whose answer is lost is sent again. A real broker recognises it, and the mock does not.
     assert set(found) == set(VALUES)
@@ -472,6 +477,14 @@ def test_a_topic_is_not_copied_to_itself() -> None:
         target.claim("m", "old:9092", [same])
     assert target.check("m", "old:9092", 1, [other]) == ({}, {})
     assert target.check("m", "elsewhere:9092", 1, [same]) == ({}, {})
+
+
+def test_the_client_of_a_target_ends_with_it() -> None:
+    """It does not wait for a garbage collection: meanwhile, its threads would ask the servers again and again."""
+    target = TargetCluster({"bootstrap.servers": "127.0.0.1:1", **FAST})
+    client = ref(target._admin)
+    del target
+    assert client() is None
 
 
 def test_the_library_prints_no_lines_of_its_own(

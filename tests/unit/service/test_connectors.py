@@ -252,7 +252,7 @@ async def test_mistakes_change_nothing(path: str, body: object, status: int, wor
 
 async def test_a_worker_that_does_not_answer_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next worker is asked, be the first one dead, silent, or another program. At most three workers are asked."""
-    monkeypatch.setattr(served_cluster, "_WORKER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(served_cluster, "_WORKER_TIMEOUT_S", 1.0)
     (worker,) = workers()
     async with serving(worker), stranger({}, delay_s=5.0) as silent, service([DEAD, silent, worker.url]) as (url, _):
         assert (await ask(url)).document.keys() == {"a/b"}
@@ -269,7 +269,7 @@ async def test_a_change_that_a_worker_may_have_received_is_not_sent_again(
 ) -> None:
     """A worker that deletes, and answers late, has deleted: the next one would say that there is no connector."""
     caplog.set_level(logging.INFO, "kiel_groups.service")
-    monkeypatch.setattr(served_cluster, "_WORKER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(served_cluster, "_WORKER_TIMEOUT_S", 1.0)
     late, other = workers(2)
     ended = asyncio.Event()
     delete = late.delete

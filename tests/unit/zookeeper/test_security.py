@@ -355,7 +355,7 @@ def test_a_tool_raises_the_reason_and_logs_nothing(
     monkeypatch.setenv(SECURITY_VARIABLE, str(write(f'[zookeeper]\ntls-ca = "{authority.path}"\n')))
     address = serve(authority.issue("late", days=-1))
     with pytest.raises(NoZooKeeperError, match="its certificate is refused: certificate has expired"):
-        zookeeper(address, timeout_s=0.3).__enter__()
+        zookeeper(address, timeout_s=1.5).__enter__()
     assert {record.name for record in caplog.records} <= {"kiel_groups.ops.zookeeper_client.kazoo"}
 
 

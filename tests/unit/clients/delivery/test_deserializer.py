@@ -104,7 +104,7 @@ async def test_counted_failures_are_logged_after_the_interval(
     lines: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failures that were only counted are logged after the interval, even if no further value fails."""
-    monkeypatch.setattr(deserializer, "FAILURE_LOG_INTERVAL_S", 0.05)
+    monkeypatch.setattr(deserializer, "FAILURE_LOG_INTERVAL_S", 0.3)
     values = Deserializer(fails, Metrics(), time.monotonic)
     read_all(values, [record(1), record(2)])
     found = lines()

@@ -166,7 +166,7 @@ async def test_brokers_that_do_not_answer_metadata_requests_are_fetched_from() -
     """
     If a broker answers fetches but no metadata requests, a partition that needed fresh metadata is fetched anyway.
     """
-    quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 50}
+    quick = {"max_wait_time": 50, "request_timeout_ms": 600, "connect_timeout_ms": 200}
     async with consuming(b"0", **quick) as (broker, consumer):
         while not await consumer.consume("t", BEGINNING):
             pass

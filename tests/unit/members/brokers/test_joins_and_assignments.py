@@ -115,7 +115,7 @@ async def test_an_assignment_that_cannot_be_read_is_left_and_the_member_joins_ag
     A foreign leader's mistake stops no member. It proves its membership without an assignment meanwhile, and joins
     again after a pause that grows, until it can read what it gets.
     """
-    monkeypatch.setattr(held_assignment, "FIRST_REJOIN_S", 0.02)
+    monkeypatch.setattr(held_assignment, "FIRST_REJOIN_S", 0.1)
     bench = MemberBench()
     bench.hooks.completing = ProtocolError("the assignment of this member has one byte")
     await bench.member.start()

@@ -285,7 +285,7 @@ async def test_a_slow_change_times_out() -> None:
     """A request is answered with 500 when its time is over, and the worker still serves others."""
     worker = FakeWorker(FakeGroup())
     worker.gate = asyncio.Event()
-    async with serving(worker, timeout_s=0.05):
+    async with serving(worker, timeout_s=0.3):
         late = await ask(f"{worker.url}/connectors/x/config", "PUT", {"connector.class": CLASS})
         listed = await ask(f"{worker.url}/connectors")
     assert (late.status, late.document["error_code"]) == (500, 500)

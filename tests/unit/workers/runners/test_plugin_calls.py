@@ -23,8 +23,15 @@ from tests.helpers.waiting import eventually
 pytestmark = pytest.mark.unit
 
 
-def calls(session: FakeSession | None = None) -> PluginCalls:
-    return PluginCalls(Runtime(), "test", WorkFence(session or FakeSession()))
+def calls(session: FakeSession | None = None, runtime: Runtime | None = None) -> PluginCalls:
+    return PluginCalls(runtime or Runtime(), "test", WorkFence(session or FakeSession()))
+
+
+class NoThreads(Runtime):
+    """Starts no thread for a call."""
+
+    def in_thread(self, function: Callable[[], Any], name: str) -> asyncio.Future[Any]:
+        raise AssertionError("a thread is started")
 
 
 async def test_a_plain_method_runs_on_a_thread_and_a_coroutine_function_on_the_loop() -> None:
@@ -178,10 +185,10 @@ async def test_a_method_that_is_not_overridden_needs_no_thread() -> None:
         def poll(self) -> Any:
             return ()
 
-    before = set(threading.enumerate())
-    assert await calls().call(Task().flush) is None
-    assert await calls().call(Task().stop) is None
-    assert set(threading.enumerate()) <= before, "no thread was started"
+    assert await calls(runtime=NoThreads()).call(Task().flush) is None
+    assert await calls(runtime=NoThreads()).call(Task().stop) is None
+    with pytest.raises(AssertionError, match="a thread is started"):
+        await calls(runtime=NoThreads()).call(Task().poll)
 
 
 class OnThread(SourceTask):
@@ -217,9 +224,7 @@ async def test_a_constructor_runs_where_the_methods_run() -> None:
     assert (await calls().create(OnThread)).thread != on_loop
     created = await calls().create(OnLoop)
     assert (created.thread, created.loop) == (on_loop, asyncio.get_running_loop())
-    before = set(threading.enumerate())
-    assert isinstance(await calls().create(Bare), Bare)
-    assert set(threading.enumerate()) <= before, "no thread was started"
+    assert isinstance(await calls(runtime=NoThreads()).create(Bare), Bare)
 
 
 @pytest.mark.parametrize("base", [OnThread, OnLoop])

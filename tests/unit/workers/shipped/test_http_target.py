@@ -15,6 +15,7 @@ from tornado.testing import bind_unused_port
 
 from kiel_groups.workers.shipped.http_sink import Answer, HttpTarget, Meaning, meaning_of, shown_url
 from tests.helpers.http_receiver import HttpReceiver, Reply, http_receiver
+from tests.helpers.running_time import RunningTimeLoop
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +33,8 @@ def play(scene: Scene, timeout_s: float = 10, query: str = "") -> None:
             finally:
                 target.close()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=RunningTimeLoop) as runner:
+        runner.run(run())
 
 
 @pytest.mark.parametrize(
