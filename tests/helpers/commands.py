@@ -33,7 +33,7 @@ __all__ = [
 
 REPOSITORY = Path(__file__).parents[2]
 
-#: How long a process may take to start, to do the next step, or to end, on a busy computer, in seconds.
+#: How long a process may take to start, to do the next step, or to end, on a busy machine, in seconds.
 _PATIENCE_S = 60.0
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

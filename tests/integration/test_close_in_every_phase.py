@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-#: The bound of the closes, and what they may take beyond it on a busy computer, in seconds.
+#: The bound of the closes, and what they may take beyond it on a busy machine, in seconds.
 BOUND_S, MARGIN_S = 0.6, 2.0
 #: The session timeout, and how long threads may take beyond it to end a session that no server closes.
 SESSION_MS, THREADS_S = 3_000, 6.0

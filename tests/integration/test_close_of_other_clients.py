@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 Unique = Callable[[str], str]
 
-#: The bound of the closes, and what they may take beyond it on a busy computer, in seconds.
+#: The bound of the closes, and what they may take beyond it on a busy machine, in seconds.
 BOUND_S, MARGIN_S = 0.6, 2.4
 #: How long threads may take to end a session that no server closes, in seconds: the session timeout, and some more.
 THREADS_S = 7.0

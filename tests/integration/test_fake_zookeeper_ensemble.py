@@ -88,7 +88,7 @@ def test_a_lagging_follower_answers_with_old_data(healed: Servers) -> None:
         writer, reader = backend.client(), elsewhere.client()
         writer.create("/lag", b"0", ephemeral=True)
         elsewhere.wait(lambda: reader.exists("/lag"), "the follower has it")
-        # Longer than a server takes for an answer on a busy computer.
+        # Longer than a server takes for an answer on a busy machine.
         healed.lag(1, 1.5)
         writer.set("/lag", b"1")
         assert reader.get("/lag")[0] == b"0"

@@ -219,7 +219,7 @@ async def test_a_blocking_application_still_releases_partitions(backend: GroupBa
     """If the loop blocks for each record, a rebalance still need not wait until the loop has read all records."""
     topic, name = unique("topic"), unique("group")
     await backend.cluster.create_topic(topic, 2)
-    # Half a minute of work: far more than a rebalance takes on a busy computer.
+    # Half a minute of work: far more than a rebalance takes on a busy machine.
     await produce(backend.cluster, topic, 6_000)
     async with group_of(backend.cluster, name, [topic], **backend.settings) as group:
         first = Member(backend.cluster, name, [topic], **backend.settings)
@@ -383,7 +383,7 @@ async def test_zookeeper_restarts_under_a_running_group(
     start_cluster: Callable[..., Cluster], zookeeper_version: str
 ) -> None:
     """If the server is back before the lease ends, members keep their sessions and claims."""
-    # A lease of 30 s: Java takes seconds to start, and longer on a busy computer.
+    # A lease of 30 s: Java takes seconds to start, and longer on a busy machine.
     cluster = start_cluster(zookeeper=zookeeper_version, max_session_timeout_ms=60_000)
     await cluster.create_topic("t", 4)
     async with group_of(cluster, "g", ["t"], session_timeout_ms=60_000) as group:

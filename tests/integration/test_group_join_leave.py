@@ -164,7 +164,7 @@ async def test_many_members_settle_on_a_new_topic(cluster_39: Cluster, unique: U
     await cluster_39.create_topic(topic, 200)
     async with group_of(cluster_39, name, [topic]) as group:
         await asyncio.gather(*(group.join() for _ in range(20)))
-        # It took 17 s on a busy computer.
+        # It took 17 s on a busy machine.
         await group.balanced(topic, 200, timeout_s=120)
         with zookeeper(cluster_39) as client:
             assert len(stored_offsets(client, name, topic)) == 200

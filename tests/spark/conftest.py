@@ -17,7 +17,7 @@ from tests.helpers.spark.sessions import SETTINGS, event_log, worker_environment
 
 #: Tests of what only Spark 4.2 and later offer.
 collect_ignore = [] if can_bound_batches() else ["test_stream_reader.py"]
-#: A session takes seconds to start, and minutes on a busy computer.
+#: A session takes seconds to start, and minutes on a busy machine.
 _TIMEOUT_S = 600
 
 
@@ -37,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Wait for 0.3 s, instead of the request timeout, to see whether lost data reappears.
 
-    The timeout of requests stays: with a short one, a computer that stands still would lose their answers.
+    The timeout of requests stays: with a short one, a machine that stands still would lose their answers.
     """
     fast = SimpleNamespace(monotonic=lambda: 100 * time.monotonic(), sleep=time.sleep)
     monkeypatch.setattr(batches, "time", fast)

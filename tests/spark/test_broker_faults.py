@@ -29,7 +29,7 @@ FETCH = 1
 
 VALUES = [b"%0100d" % number for number in range(300)]
 
-#: A broker takes seconds to start, and more on a busy computer.
+#: A broker takes seconds to start, and more on a busy machine.
 PATIENT = {"kafka_request_timeout_ms": "120000", "fetchOffset_retryIntervalMs": "100"}
 
 
