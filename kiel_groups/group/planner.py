@@ -7,7 +7,7 @@ instance id, is away if it has left and its place is kept. The group state is th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kiel_groups.allocators import Allocator, GroupSpec, MemberSpec, PartitionSpec, allocator_name, run_allocator
@@ -97,15 +97,18 @@ def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, 
 
 
 def absences(
-    assignments: Mapping[Slot, MemberAssignment | None], present: Container[Slot], now_ms: int, grace_ms: int
+    assignments: Mapping[Slot, MemberAssignment | None], members: Mapping[Slot, MemberInfo], now_ms: int, grace_ms: int
 ) -> dict[Slot, MemberAssignment]:
     """
     Return the assignments of slots whose static member left less than the grace period ago, with ``away_since_ms`` set.
 
+    A member that has registered again, but has not subscribed yet, is still away: an application may connect long
+    before it subscribes.
+
     Args:
         assignments: The stored assignment of each slot, or None if the assignment is unreadable. The result leaves out
             such a slot.
-        present: Slots that have a member.
+        members: The registered members.
         now_ms: Wall-clock time, milliseconds since 1970. The clocks of two leaders may differ: a stored time in the
             future is taken as now.
         grace_ms: How long the slot of an absent static member stays reserved, in milliseconds.
@@ -113,7 +116,10 @@ def absences(
     away = {}
     for slot, stored in assignments.items():
         # A dynamic member's slot is its member id, which no later member can have.
-        if stored is None or slot in present or stored.member_id == slot:
+        if stored is None or stored.member_id == slot:
+            continue
+        member = members.get(slot)
+        if member is not None and (member.subscribes or member.member_id == stored.member_id):
             continue
         since_ms = now_ms if stored.away_since_ms is None else min(stored.away_since_ms, now_ms)
         if now_ms - since_ms < grace_ms:
@@ -147,7 +153,7 @@ class Inputs:
     """
     All inputs of a plan, read after the leadership was verified.
 
-    ``members`` has the newest member of each slot. ``topics`` has the partition numbers of each topic, and ``brokers``
+    ``members`` has the newest member of each slot that is not in ``away``. ``topics`` has the partition numbers of each topic, and ``brokers``
     is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
     assignments of slots whose static member may return. ``history`` has the generations with a history entry.
     ``patterns`` has what each pattern of a member matches. ``has_topics`` is true if the cluster was asked for all of

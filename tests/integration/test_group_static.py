@@ -87,6 +87,31 @@ async def test_a_rolling_restart_moves_no_partition(cluster: Cluster, unique: Un
         assert group.overlaps() == []
 
 
+async def test_a_member_connects_long_before_it_subscribes(cluster_39: Cluster, unique: Unique) -> None:
+    """
+    A restarted member keeps its place while it is connected and has not subscribed, even if the leader plans meanwhile.
+    """
+    topic, name = unique("topic"), unique("group")
+    await cluster_39.create_topic(topic, 4)
+    async with group_of(cluster_39, name, [topic]) as group:
+        stays, old = await group.join(instance_id="stays"), await group.join(instance_id="restarts")
+        await group.balanced(topic, 4)
+        kept, rebalances = old.partitions(topic), stays.rebalances
+        await old.stop()
+        new = Member(cluster_39, name, [topic], instance_id="restarts")
+        group.members.append(new)
+        await new.consumer.connect()
+        with zookeeper(cluster_39) as client:
+            config, generation = GroupLayout(name).config, group_state(client, name).generation
+            asked = json.loads(client.get(config)[0]) | {"rebalance": {"at": 1, "reason": "test"}}
+            client.set(config, json.dumps(asked).encode())
+            await eventually(lambda: group_state(client, name).generation > generation, "the leader has planned")
+        await new.start()
+        await group.balanced(topic, 4)
+        assert new.partitions(topic) == kept
+        assert stays.rebalances == rebalances
+
+
 async def test_a_process_restarts_faster_than_its_old_session_expires(cluster: Cluster, unique: Unique) -> None:
     """
     A restarted member gets its place in the plan at once, and the partitions when the old claims end. No other

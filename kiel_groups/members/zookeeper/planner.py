@@ -235,6 +235,7 @@ class PlanReader:
             cached("weights", self._read_weights),
         )
         away = absences(assignments, members, self._runtime.wall_ms(), self.grace_ms)
+        members = {slot: member for slot, member in members.items() if slot not in away}
         self._warn_of_settings({*members, *away})
         path = self._layout.group_state
         group_state = None if state_node is None else self._values.parsed(GroupState.parse, state_node, path)
@@ -295,8 +296,9 @@ class PlanReader:
         return Put(self._layout.config, encode_object(after), config.version)
 
     async def returned(self, away: Sequence[Slot]) -> bool:
-        """Return whether any of these slots has a live member again."""
-        return not (await self._live_members()).keys().isdisjoint(away)
+        """Return whether any of these slots has a live member again that subscribes."""
+        members = await self._live_members()
+        return any(slot in members and members[slot].subscribes for slot in away)
 
     async def _read_brokers(self) -> int:
         """Return the number of brokers, and watch for changes, even if no broker has ever registered."""

@@ -144,6 +144,8 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
     dynamic_config = DynamicConfig() if config is None else DynamicConfig.parse(config.data, layout.config)
     members, assignments = members_by_slot(reading.registered()), reading.assignments()
     grace_ms = grace_ms if dynamic_config.static_grace_ms is None else dynamic_config.static_grace_ms
+    away = absences(assignments, members, now_ms, grace_ms)
+    members = {slot: member for slot, member in members.items() if slot not in away}
     group_state = reading.group_state()
     return Inputs(
         members=members,
@@ -152,7 +154,7 @@ def inputs_of(group: str, znodes: Snapshot, now_ms: int, grace_ms: int) -> Input
         group_state=group_state,
         patterns={} if group_state is None else group_state.patterns,
         assignments=assignments,
-        away=absences(assignments, members, now_ms, grace_ms),
+        away=away,
         dynamic_config=dynamic_config,
         weights={} if weights is None else parse_weights(weights.data, layout.weights),
     )

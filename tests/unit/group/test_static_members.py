@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiel_groups.group.planner import absences, next_end_ms
-from kiel_groups.group.znodes.contents import MemberAssignment
+from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.model import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -20,15 +20,22 @@ PRESENT = MemberAssignment(3, "g_host-1-a", OWNED)
 AWAY = MemberAssignment(3, "g_host-1-b", OWNED, away_since_ms=1_000)
 
 
+def member(member_id: str, slot: str, *topics: str) -> MemberInfo:
+    return MemberInfo(member_id=member_id, session_timeout_ms=10_000, subscription=topics, instance_id=slot)
+
+
+ONE, TWO = {"one": member("g_host-1-a", "one", "t")}, {"two": member("g_host-1-c", "two", "t")}
+
+
 def test_the_place_of_an_absent_static_member_is_kept_for_its_grace() -> None:
     """
     The place of an absent static member is kept for its grace. The grace counts from the time in the assignment, so a
     new leader does not restart it.
     """
-    away = absences({"one": PRESENT, "two": AWAY}, {"two"}, 1_000, 500)
+    away = absences({"one": PRESENT, "two": AWAY}, TWO, 1_000, 500)
     assert away == {"one": MemberAssignment(3, "g_host-1-a", OWNED, away_since_ms=1_000)}
-    assert absences({"two": AWAY}, set(), 1_499, 500) == {"two": AWAY}
-    assert absences({"two": AWAY}, set(), 1_500, 500) == {}
+    assert absences({"two": AWAY}, {}, 1_499, 500) == {"two": AWAY}
+    assert absences({"two": AWAY}, {}, 1_500, 500) == {}
     assert next_end_ms({"two": AWAY}, 500) == 1_500
     assert next_end_ms({}, 500) is None
 
@@ -39,8 +46,20 @@ def test_no_place_is_kept_for_present_or_dynamic_members() -> None:
     assignments.
     """
     assignments = {"one": PRESENT, "g_host-1-a": PRESENT, "garbage": None}
-    assert absences(assignments, {"one"}, 0, 500) == {}
-    assert absences({**assignments, "two": AWAY}, {"one"}, 1_000, 500) == {"two": AWAY}, "others keep theirs"
+    assert absences(assignments, ONE, 0, 500) == {}
+    assert absences({**assignments, "two": AWAY}, ONE, 1_000, 500) == {"two": AWAY}, "others keep theirs"
+
+
+def test_a_member_that_has_not_subscribed_yet_is_still_away() -> None:
+    """
+    The place of a member that is back is kept until it subscribes. A member that has its place and drops its
+    subscription loses the place.
+    """
+    back = {"two": member("g_host-1-c", "two")}
+    assert absences({"two": AWAY}, back, 1_499, 500) == {"two": AWAY}
+    assert absences({"two": AWAY}, back, 1_500, 500) == {}, "the grace ends"
+    assert absences({"two": AWAY}, TWO, 1_000, 500) == {}
+    assert absences({"one": PRESENT}, {"one": member("g_host-1-a", "one")}, 1_000, 500) == {}
 
 
 def test_a_time_in_the_future_does_not_lengthen_the_grace() -> None:
@@ -48,4 +67,4 @@ def test_a_time_in_the_future_does_not_lengthen_the_grace() -> None:
     A time in the future, written by a leader whose clock was ahead, counts as the present time, and so does not
     lengthen the grace.
     """
-    assert absences({"two": AWAY}, set(), 10, 500)["two"].away_since_ms == 10
+    assert absences({"two": AWAY}, {}, 10, 500)["two"].away_since_ms == 10
