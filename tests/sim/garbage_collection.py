@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 from tests.fakes import FakeEnsemble, SimulatedProcess, Timeline
@@ -35,7 +36,7 @@ def deferred_collection() -> Iterator[list[SimulatedProcess]]:
     hook: Callable[[Any], Any] = sys.unraisablehook
     sys.unraisablehook = lambda _: None
     disabled = logging.root.manager.disable
-    frozen = gc.get_freeze_count()
+    stays_frozen = _has_frozen_modules() or not gc.isenabled()
     gc.disable()
     gc.freeze()
     killed: list[SimulatedProcess] = []
@@ -51,11 +52,16 @@ def deferred_collection() -> Iterator[list[SimulatedProcess]]:
             dead.call(gc.collect)
             dead.call(gc.collect)
             logging.disable(disabled)
-        if not frozen:
-            # Otherwise, the process of the tests has frozen its modules for good.
+        if not stays_frozen:
             gc.unfreeze()
         gc.enable()
         sys.unraisablehook = hook
+
+
+@cache
+def _has_frozen_modules() -> bool:
+    """Return whether this process has frozen its modules for good, before its first run. To count them takes long."""
+    return gc.get_freeze_count() > 0
 
 
 def _close_all(processes: Iterable[SimulatedProcess]) -> None:
