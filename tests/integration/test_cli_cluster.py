@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from kiel_groups import Producer
 from kiel_groups.clients import SingleConsumer
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
-from tests.helpers.commands import Running, kiel_groups
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -32,9 +33,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     errors. All clusters are ended after the test.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # commands in this process read TMPDIR again
 
     def run(*words: str) -> tuple[int, str, str]:
-        done = kiel_groups("cluster", *words, timeout_s=150)
+        done = kiel_groups_here("cluster", *words)
         return done.returncode, done.stdout, done.stderr
 
     yield run
@@ -132,7 +134,7 @@ async def test_a_cluster_in_kraft_mode_runs_without_zookeeper(
     assert (status, err, table.count("3.9.1")) == (0, "", len(servers))
     where = ["--coordination=brokers", f"--brokers={','.join(first['brokers'])}"]
     where += ["--security", security] if options else []
-    created = kiel_groups("topics", "create", "kept", f"--replication={count}", "--wait=30", *where)
+    created = kiel_groups_here("topics", "create", "kept", f"--replication={count}", "--wait=30", *where)
     assert (created.returncode, created.stderr) == (0, "info: topic kept created with 1 partition\n")
     async with Producer(first["brokers"], security=security) as producer:
         await producer.produce("kept", b"a record")
