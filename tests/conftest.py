@@ -58,6 +58,8 @@ RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.4.6", "3.9.1", "4.1.0")
 _RELEASE = re.compile("|".join(map(re.escape, {*ZOOKEEPERS, *EARLY_KAFKAS, *COORDINATING_KAFKAS, *LATE_KAFKAS})))
 
 TESTS = Path(__file__).parent
+#: The characters, or bytes, of a parameter that the name of a test has.
+_LONG_PARAMETER = 100
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,12 +78,25 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """
+    Shorten what would be a long part of a test's name.
+
+    Each process hashes, searches and sends the names of all tests again and again. Some parameters are a megabyte long.
+    """
+    if isinstance(val, str | bytes) and len(val) > _LONG_PARAMETER:
+        return f"{val[:_LONG_PARAMETER]!a}... ({len(val)})"
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     Group tests that share the servers of their module, so that ``--dist=loadgroup`` runs them in one process.
 
     Group the tests on shared clusters of a release that few tests use, too: only one process starts such a cluster.
+    Group the unit tests of a module: what pytest-xdist does for one test takes longer than most of them, and grows with
+    the number of groups.
 
     Mark the tests that docs/failures*.rst names, so that ``-m failures`` selects them in all folders.
     """
@@ -93,7 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         shared = getattr(item, "_fixtureinfo", None)
         definitions = shared.name2fixturedefs.values() if shared is not None else ()
         shares = any(definition.scope == "module" for found in definitions for definition in found)
-        group = item.nodeid.partition("::")[0] if shares else _rare_release(item)
+        is_unit = item.get_closest_marker("unit") is not None
+        group = item.nodeid.partition("::")[0] if shares or is_unit else _rare_release(item)
         if group and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(group))
     if config.getoption("loadgroup", default=False):
@@ -120,18 +136,25 @@ def _spread(items: list[pytest.Item]) -> None:
     Order the tests so that each folder of ``tests`` has its share in every part of the run.
 
     Tests with servers mostly wait, and tests without servers keep a processor busy. If one kind ran after the other,
-    processors would first be idle, and then be what all processes wait for. Tests with a longer time limit come first,
-    so that none of them begins when the others have ended. pytest-xdist begins with the tests that run in one process.
+    processors would first be idle, and then be what all processes wait for. Large groups of tests with servers come
+    first, and then tests with a longer time limit, so that none of them begins when the others have ended.
     """
     folders = [item.path.relative_to(TESTS).parts[0] for item in items]
     sizes, before = Counter(folders), Counter[str]()
+    groups = Counter(map(_group_on_servers, items))
     places = {}
     for item, folder in zip(items, folders, strict=True):
+        group = _group_on_servers(item)
         limit = item.get_closest_marker("timeout")
         is_long = limit is not None and limit.args[0] > float(item.config.getini("timeout"))
-        places[item] = (not is_long, before[folder] / sizes[folder])
+        places[item] = (-groups[group] if group else 0, not is_long, before[folder] / sizes[folder])
         before[folder] += 1
     items.sort(key=places.__getitem__)
+
+
+def _group_on_servers(item: pytest.Item) -> str | None:
+    group = item.get_closest_marker("xdist_group")
+    return None if group is None or item.get_closest_marker("unit") is not None else str(group.args[0])
 
 
 def _rare_release(item: pytest.Item) -> str | None:
