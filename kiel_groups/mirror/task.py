@@ -342,7 +342,7 @@ class MirrorTask(SourceTask):
             return self._wait()
         self._report_source("")
         self._check_restarted({partition: columns[0].first_offset for partition, columns in found.items()})
-        self._progress.begin(found)
+        self._progress.begin(found, self._lags)
         found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
         is_hashed = bool(self._settings["target.partitions"])
@@ -385,10 +385,10 @@ class MirrorTask(SourceTask):
         return written
 
     def _lags(self) -> dict[TopicPartition, int]:
-        """Return the lag of each partition that is copied to the target, as of the last answer of the source."""
+        """Return how many records of each partition were not read, as of the last answer of the source."""
         assert self._consumer is not None
-        paused = self._consumer.paused()
-        return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
+        # Nothing is left of a topic that was turned round.
+        return self._consumer.lag() | dict.fromkeys(self._consumer.paused(), 0)
 
     def _check_restarted(self, offsets: Mapping[TopicPartition, int]) -> None:
         """
