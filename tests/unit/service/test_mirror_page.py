@@ -45,8 +45,8 @@ def test_topics_and_progress() -> None:
         MirroredTopic("a", "old.a", 4, 3_000, 25, "40 s ago"),
     ]
     assert found.progress == (
-        "Running: 3,000 records are left, at 30 a second for about 100 s; 70 since its tasks last began to copy; 2 dead letters;"
-        " 1 aborted transaction."
+        "Running: 3,000 records are left, at 30 a second for about 100 s; 70 since its tasks last began to copy; 2 dead"
+        " letters; 1 aborted transaction."
     )
     assert found.problems == []
     (done,) = mirrors([CONNECTOR, task(0, samples("a", 0, 0.0, 900, records=70))], "g", "http://h:1", NOW_MS)
@@ -56,7 +56,8 @@ def test_topics_and_progress() -> None:
     (turned,) = mirrors([CONNECTOR, task(0, tuple(back))], "g", "http://h:1", NOW_MS)
     assert turned.topics == [MirroredTopic("b", "old.b (back)", 2, 5, 1, "")]
     assert turned.progress == (
-        "Running: 5 records are left, at 1 a second for about 5 s; 0 since its tasks last began to copy; 9 records copied back."
+        "Running: 5 records are left, at 1 a second for about 5 s; 0 since its tasks last began to copy; 9 records"
+        " copied back."
     )
     # Before the source has answered, a task has no lag.
     unknown = tuple(each for each in behind if each[0] != "mirror_lag_records")
