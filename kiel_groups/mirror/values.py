@@ -389,6 +389,25 @@ def check_mirror(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
             )
 
 
+def check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
+    """
+    Check that the topic of checkpoints, if the target has it, has as many partitions as there are sets.
+
+    Args:
+        present: The number of partitions of each target topic.
+        mirror: The name of the mirror.
+        sets: The number of sets of partitions.
+
+    Raises:
+        ConfigError: It has another number.
+    """
+    if (found := present.get(checkpoints_topic(mirror), sets)) != sets:
+        raise ConfigError(
+            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+            f" target topic {checkpoints_topic(mirror)}, which cannot change"
+        )
+
+
 def topic_problems(
     claims: Mapping[str, Claim], mirror: str, topics: Sequence[MirroredTopic], present: Mapping[str, int]
 ) -> dict[str, str]:

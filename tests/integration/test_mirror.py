@@ -393,7 +393,7 @@ async def test_topics_that_were_created_again(
     """
     await pair.create()
     await pair.fill(0, 10)
-    monkeypatch.setattr("kiel_groups.mirror.writer._SETTLED_S", 0.2)
+    monkeypatch.setattr("kiel_groups.mirror.writer.SETTLED_S", 0.2)
     copy, other, last = f"copy.{pair.topic}", unique("other"), unique("last")
     admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
     topics = ZooKeeperTopics(pair.source.zk_hosts)

@@ -205,7 +205,9 @@ class MirrorRun:
         names = {each.partition.topic: each.target for each in view.partitions if not each.is_back}
         try:
             target = self.clusters.open_target()
-            lost = target.lost_topics(names, target.last_ends(view.name), target.claims_of(view.name))
+            # Read first. From then on, the target is asked again if a broker that has just started shows no topic.
+            claims = target.claims()
+            lost = target.lost_topics(names, target.last_ends(view.name), claims)
         except KielGroupsError as error:
             if error.retriable:
                 return False

@@ -391,7 +391,7 @@ def test_a_run_with_an_end_looks_once_more_whether_the_target_has_the_copies(
             raise answer
         return answer
 
-    target = SimpleNamespace(lost_topics=lost, last_ends=lambda _: {}, claims_of=lambda _: {})
+    target = SimpleNamespace(lost_topics=lost, last_ends=lambda _: {}, claims=dict)
     monkeypatch.setattr(MirrorClusters, "open_target", lambda _: target)
 
     def follow() -> None:
