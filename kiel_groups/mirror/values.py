@@ -146,6 +146,7 @@ class Claim(NamedTuple):
             last turn forward; empty before.
         turner: The call of ``turn_round`` that has stopped the topic last, or "" if the topic was continued since.
         target_id: The id of the topic of the target, or "" if it is not known, as on brokers before 2.8.
+        ends: The end of each partition of the source at the last turn back; empty before.
     """
 
     mirror: str
@@ -157,6 +158,7 @@ class Claim(NamedTuple):
     resumes: Sequence[int] = ()
     turner: str = ""
     target_id: str = ""
+    ends: Sequence[int] = ()
 
     def start(self, number: int) -> int:
         """Return the offset of a partition of the target to copy back from. One that is newer than the turn has 0."""
@@ -185,11 +187,11 @@ class Claim(NamedTuple):
         """
         try:
             claim = cls(**json.loads(data))
-            claim = claim._replace(starts=tuple(claim.starts), resumes=tuple(claim.resumes))
+            claim = claim._replace(**{name: tuple(getattr(claim, name)) for name in ("starts", "resumes", "ends")})
             is_legal = all(isinstance(text, str) for text in (*claim[:3], claim.turner, claim.target_id))
             is_legal &= isinstance(claim.created, int)
             is_legal &= claim.direction in (FORWARD, STOPPED, BACK, RETURNING)
-            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes))
+            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes, *claim.ends))
         except (ValueError, TypeError, RecursionError):
             is_legal = False
         if not is_legal:
