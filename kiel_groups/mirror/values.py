@@ -187,11 +187,12 @@ class Claim(NamedTuple):
         """
         try:
             claim = cls(**json.loads(data))
-            claim = claim._replace(**{name: tuple(getattr(claim, name)) for name in ("starts", "resumes", "ends")})
+            starts, resumes, ends = tuple(claim.starts), tuple(claim.resumes), tuple(claim.ends)
+            claim = claim._replace(starts=starts, resumes=resumes, ends=ends)
             is_legal = all(isinstance(text, str) for text in (*claim[:3], claim.turner, claim.target_id))
             is_legal &= isinstance(claim.created, int)
             is_legal &= claim.direction in (FORWARD, STOPPED, BACK, RETURNING)
-            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes, *claim.ends))
+            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*starts, *resumes, *ends))
         except (ValueError, TypeError, RecursionError):
             is_legal = False
         if not is_legal:

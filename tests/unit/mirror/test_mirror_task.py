@@ -63,6 +63,8 @@ class FakeConsumer:
 
     def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
         self._answers, self._ends = list(answers), ends
+        #: What the ends are in turn, before they are those in ``ends``.
+        self.earlier_ends: list[Mapping[TopicPartition, int]] = []
         self.stopped: set[TopicPartition] = set()
         self.seeks: list[tuple[TopicPartition, int]] = []
         self.subscribed: list[Any] = []
@@ -92,7 +94,8 @@ class FakeConsumer:
         return {partition.partition for partition in self._ends if partition.topic == topic}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._ends[partition] for partition in partitions}
+        ends = self.earlier_ends.pop() if self.earlier_ends else self._ends
+        return {partition: ends[partition] for partition in partitions}
 
     def paused(self) -> set[TopicPartition]:
         return set(self.stopped)
@@ -213,6 +216,18 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     # It may also be gone as the task asks where the logs end.
     consumer.is_gone = True
     assert (task.poll(), context.problems) == ([], [gone, "", gone])
+
+
+def test_the_end_of_a_new_leader_is_no_lost_topic() -> None:
+    """A record of one partition was deleted, while the new leader of another one does not know its end yet."""
+    context, lost = RecordingTaskContext(), OffsetOutOfRangeError("lost")
+    consumer = FakeConsumer(lost, ends={FIRST: 9, SECOND: 9})
+    task = task_of(consumer, context=context)
+    vars(task).update(_next={FIRST: 7, SECOND: 9})
+    consumer.earlier_ends.append({FIRST: 9, SECOND: 8})
+    with pytest.raises(KielGroupsError, match="records of the source were deleted before they were mirrored"):
+        task.poll()
+    assert context.pauses == [module._SETTLED_S]
 
 
 def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
