@@ -12,7 +12,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, ThrottleEvent
 
 from kiel_groups.errors import KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import last_ends, parse_checkpoints
@@ -118,6 +118,7 @@ class TargetWriter:
         self._batch_bytes = batch_bytes
         self._context = context
         self._last_error = ""
+        self._was_throttled = False
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
         #: When it was last checked that the target has all topics.
@@ -180,6 +181,7 @@ class TargetWriter:
             "delivery.report.only.error": True,
             # Problems of connections reach the callback, and are reported once.
             "error_cb": self._on_error,
+            "throttle_cb": self._on_throttle,
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
         config |= (
@@ -666,6 +668,14 @@ class TargetWriter:
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error.str()
+
+    def _on_throttle(self, event: ThrottleEvent) -> None:
+        """Log that a quota of the target delays answers, once. The end of the delay is an event without a time."""
+        self._last_error = f"a quota delays its answers by {event.throttle_time:.1f} s" if event.throttle_time else ""
+        if event.throttle_time and not self._was_throttled:
+            self._was_throttled = True
+            servers, text = self._target.servers, "%s-%d: the target %s slows the mirror down: %s"
+            log.warning(text, self._settings.mirror, self._number, servers, self._last_error)
 
     def _failure(self, what: str, error: KafkaError) -> KielGroupsError:
         if error.code() in FENCED:

@@ -41,6 +41,9 @@ from tests.helpers.worker_groups import ask, until_state, worker_on
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
 
+#: The number of the codec in batches of records.
+ZSTD = 4
+
 
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, shared_clusters: Callable[..., Cluster], unique: Callable[[str], str]) -> Pair:
@@ -215,6 +218,29 @@ async def test_a_mirror_begins_where_a_bulk_copy_has_ended(pair: Pair) -> None:
     ]
 
 
+async def test_a_target_that_slows_producers_down_by_a_quota(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once, and no record is lost."""
+    await pair.create()
+    await asyncio.to_thread(pair.limit, pair.name, 9_000)
+    more = {"target_compression_type": "none", "target_properties": f"client.id={pair.name}", "partition_sets": "1"}
+    line = rf"{pair.name}-0: the target .* slows the mirror down: a quota delays its answers by \d"
+
+    def run() -> int:
+        asyncio.run(pair.fill(0, count := 200))
+        with pair.task(**more) as task:
+            copied(task, count)
+            # The quota is that of ten seconds, and a broker may learn of it late.
+            while not re.search(line, caplog.text):
+                asyncio.run(pair.fill(count, count := count + 200))
+                copied(task, count)
+        return count
+
+    count = await asyncio.to_thread(run)
+    assert len(re.findall(line, caplog.text)) == 1
+    for partition in range(PARTITIONS):
+        assert contents(await asyncio.to_thread(pair.read, f"copy.{pair.topic}", partition)) == expected(0, count)
+
+
 class KilledError(Exception):
     """Ends a writer between the records and the commit of a transaction, as a SIGKILL would."""
 
@@ -275,21 +301,22 @@ async def test_our_clients_name_brokers_of_kafka_4(
             await consumer.subscribe(topic, SingleConsumer.BEGINNING)
 
 
-async def test_more_partitions_on_the_target(pair: Pair) -> None:
+async def test_more_partitions_on_the_target(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """
     A record with a key goes where Java's hash says, in its order, and one without keeps its partition. The checkpoint
-    has the end of each partition. A setting that asks for fewer partitions than the source has is refused.
+    has the end of each partition, and the log says what becomes of the order. Another codec is chosen. A setting that
+    asks for fewer partitions than the source has is refused.
     """
     await pair.create()
     numbers = range(60)
-    async with Producer(pair.source.brokers) as producer:
+    async with Producer(pair.source.brokers, compression="gzip") as producer:
         await producer.produce_many(pair.topic, [b"%d" % number for number in numbers], [*map(key_of, numbers)], 1)
 
     def run() -> None:
         refused = pytest.raises(ConfigError, match=r"target\.partitions: 2 given; expected at least 3")
         with refused, pair.task(target_partitions="2"):
             pass
-        with pair.task(target_partitions="x2") as task:
+        with caplog.at_level("INFO"), pair.task(target_partitions="x2", target_compression_type="zstd") as task:
             while not task.poll():
                 pass
 
@@ -302,6 +329,8 @@ async def test_more_partitions_on_the_target(pair: Pair) -> None:
     values = [message.value() for number in range(2) for message in pair.read(checkpoints_topic(pair.name), number)]
     ends = {str(number): len(each) for number, each in enumerate(found)}
     assert json.loads(values[-1] or b"") == {"source": 60, "target": None, "targets": ends}
+    assert f"the keys of {pair.topic} are hashed anew on the target: the order within a key is kept" in caplog.text
+    assert set(pair.codecs(f"copy.{pair.topic}")) == {ZSTD}
 
 
 async def test_mistakes_are_named(pair: Pair) -> None:
