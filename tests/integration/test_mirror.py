@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -25,11 +26,12 @@ from kiel_groups.mirror.reversal import PartitionReversal, TopicReversal, turn_r
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
 from kiel_groups.mirror.topics import source_topics
-from kiel_groups.mirror.values import BACK, FORWARD, MirroredTopic, checkpoints_topic
+from kiel_groups.mirror.values import BACK, FORWARD, MirroredTopic, SourceBatch, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import Producer as SyncProducer
+from kiel_groups.sync import SingleConsumer as SyncConsumer
 from tests.helpers.browser import served
 from tests.helpers.commands import kiel_groups
 from tests.helpers.connector_contexts import RecordingTaskContext
@@ -218,15 +220,30 @@ async def test_a_mirror_begins_where_a_bulk_copy_has_ended(pair: Pair) -> None:
     ]
 
 
-async def test_a_target_that_slows_producers_down_by_a_quota(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once, and no record is lost."""
+async def test_a_target_that_slows_producers_down_by_a_quota(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The log says so once, and no record is lost. However slow the target is, one batch is in flight, which is not larger
+    than what the consumer may read ahead.
+    """
+    most, write, sizes = 20_000, TargetWriter.write, list[int]()
+    consumer = partial(SyncConsumer, max_bytes=4_000, fetch_buffer_bytes=most)
+    monkeypatch.setattr("kiel_groups.mirror.task.SingleConsumer", consumer)
+
+    def measured(writer: TargetWriter, batches: Sequence[SourceBatch]) -> None:
+        assert len(writer._producer) == 0
+        sizes.append(sum(batch.size_bytes for batch in batches))
+        write(writer, batches)
+
+    monkeypatch.setattr(TargetWriter, "write", measured)
     await pair.create()
     await asyncio.to_thread(pair.limit, pair.name, 9_000)
     more = {"target_compression_type": "none", "target_properties": f"client.id={pair.name}", "partition_sets": "1"}
     line = rf"{pair.name}-0: the target .* slows the mirror down: a quota delays its answers by \d"
 
     def run() -> int:
-        asyncio.run(pair.fill(0, count := 200))
+        asyncio.run(pair.fill(0, count := 800))
         with pair.task(**more) as task:
             copied(task, count)
             # The quota is that of ten seconds, and a broker may learn of it late.
@@ -237,6 +254,7 @@ async def test_a_target_that_slows_producers_down_by_a_quota(pair: Pair, caplog:
 
     count = await asyncio.to_thread(run)
     assert len(re.findall(line, caplog.text)) == 1
+    assert max(sizes) <= most < sum(sizes) / 2
     for partition in range(PARTITIONS):
         assert contents(await asyncio.to_thread(pair.read, f"copy.{pair.topic}", partition)) == expected(0, count)
 
