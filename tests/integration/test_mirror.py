@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -322,8 +323,8 @@ async def test_our_clients_name_brokers_of_kafka_4(
 async def test_more_partitions_on_the_target(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """
     A record with a key goes where Java's hash says, in its order, and one without keeps its partition. The checkpoint
-    has the end of each partition, and the log says what becomes of the order. Another codec is chosen. A setting that
-    asks for fewer partitions than the source has is refused.
+    has the end of each partition, and the log says what becomes of the order. Another codec is chosen, and records have
+    the time of mirroring. A setting that asks for fewer partitions than the source has is refused.
     """
     await pair.create()
     numbers = range(60)
@@ -338,8 +339,12 @@ async def test_more_partitions_on_the_target(pair: Pair, caplog: pytest.LogCaptu
             while not task.poll():
                 pass
 
+    began_ms = time.time_ns() // 1_000_000
     await asyncio.to_thread(run)
-    found = [[int(value) for _, value in contents(pair.read(f"copy.{pair.topic}", number))] for number in range(6)]
+    copies = pair.read_all((f"copy.{pair.topic}", number) for number in range(6))
+    found = [[int(value) for _, value in contents(each)] for each in copies]
+    times_ms = {message.timestamp()[1] for each in copies for message in each}
+    assert began_ms <= min(times_ms) <= max(times_ms) <= time.time_ns() // 1_000_000
     keyed = [[number for number in each if key_of(number)] for each in found]
     wanted = [(number, murmur2_partitioner(key, range(6))) for number in numbers if (key := key_of(number))]
     assert keyed == [[number for number, partition in wanted if partition == each] for each in range(6)]

@@ -294,13 +294,15 @@ def test_a_broker_that_has_just_started_has_lost_no_topic() -> None:
     assert target.partitions() == dict.fromkeys(shown, 1)
 
 
-def test_lost_topics_are_found_and_not_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_topics_are_found_and_not_created_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """
-    A topic without mirrored records is created, also if an earlier start has claimed it, and was refused. The end of a
-    log counts if it is too small twice: that of a new leader may be.
+    A topic without mirrored records is created, with the settings that the target has, also if an earlier start has
+    claimed it, and was refused. The end of a log counts if it is too small twice: that of a new leader may be.
     """
     monkeypatch.setattr(target_module, "SETTLED_S", 0)
-    target, created = TargetCluster({"bootstrap.servers": "new:9092"}), list[str]()
+    target, created = TargetCluster({"bootstrap.servers": "new:9092"}), dict[str, Mapping[str, str]]()
     records = {"gone": 9, "short": 9, "kept": 9, "empty": 0}
     known = {TopicPartition(name, 0): count for name, count in records.items()}
     ends, of_new_leader = {"short": 8, "kept": 9}, [0]
@@ -313,9 +315,10 @@ def test_lost_topics_are_found_and_not_created_again(monkeypatch: pytest.MonkeyP
         last_ends=lambda _: known,
         partitions=lambda: dict.fromkeys(ends, 1),
         logs=logs,
-        _create=lambda topics: created.extend(topic.topic for topic in topics) or {},
+        _create=lambda topics: created.update((topic.topic, topic.config) for topic in topics) or {},
     )
-    topics = [MirroredTopic(name, f"copy.{name}", 1, {}) for name in [*records, "new"]]
+    config = {"retention.ms": "7", "of.an.early.release": "8"}
+    topics = [MirroredTopic(name, f"copy.{name}", 1, config) for name in [*records, "new"]]
     found = target.lost_topics(names_of(topics), known, {})
     assert {name: text.partition(" any more")[0].partition(":0 had")[0] for name, text in found.items()} == {
         "gone": "the target does not show copy.gone with its partitions",
@@ -332,7 +335,9 @@ def test_lost_topics_are_found_and_not_created_again(monkeypatch: pytest.MonkeyP
     assert "leave new out of the topics of this mirror" in found["new"]
     vars(target).update(partitions=lambda: {"copy.short": 1, "copy.kept": 1})
     _, refused = target.create("m", topics, 1)
-    assert (created, refused.keys()) == (["copy.empty", "copy.new"], {"gone"})
+    carried = {"retention.ms": "7"}
+    assert (created, refused.keys()) == ({"copy.empty": carried, "copy.new": carried}, {"gone"})
+    assert "topic new: these settings do not exist on the target: of.an.early.release" in caplog.text
 
 
 def test_topics_without_an_id_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
