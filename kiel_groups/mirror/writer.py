@@ -109,6 +109,9 @@ class TargetWriter:
         TaskStoppedError: The task must stop.
     """
 
+    #: Whether the log has said that a quota of the target delays answers.
+    _was_throttled = False
+
     def __init__(
         self, target: TargetCluster, settings: WriterSettings, number: int, batch_bytes: int, context: TaskContext
     ) -> None:
@@ -118,7 +121,6 @@ class TargetWriter:
         self._batch_bytes = batch_bytes
         self._context = context
         self._last_error = ""
-        self._was_throttled = False
         #: When the wait began whose delay was reported last. Each delay is reported once.
         self._reported_s = 0.0
         #: When it was last checked that the target has all topics.
