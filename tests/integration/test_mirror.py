@@ -23,6 +23,7 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.back import back_partition
 from kiel_groups.mirror.checkpoints import Checkpoint
+from kiel_groups.mirror.mirror_view import read_mirror
 from kiel_groups.mirror.reversal import PartitionReversal, TopicReversal, turn_round
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
@@ -80,6 +81,9 @@ async def test_a_worker_mirrors_topics(
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
         assert f"is the mirror of {pair.topic} by the connector '{pair.name}'" in failed["connector"]["trace"]
+        await ask(worker.url, "PUT", f"/connectors/{pair.name}/pause")
+        view = await asyncio.to_thread(read_mirror, pair.source.zk_hosts, workers, pair.name, timeout_s=10)
+        assert view.is_paused
     for number, messages in enumerate(found):
         source = TopicPartition(pair.topics[number // PARTITIONS], number % PARTITIONS)
         assert contents(messages) == expected(0, 600)
