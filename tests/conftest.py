@@ -58,8 +58,6 @@ RARE_RELEASES = ("0.8.0", "0.8.1.1", "3.4.6", "3.9.1", "4.1.0")
 _RELEASE = re.compile("|".join(map(re.escape, {*ZOOKEEPERS, *EARLY_KAFKAS, *COORDINATING_KAFKAS, *LATE_KAFKAS})))
 
 TESTS = Path(__file__).parent
-#: The characters, or bytes, of a parameter that the name of a test has.
-_LONG_PARAMETER = 100
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,17 +74,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     with asyncio.Runner(loop_factory=RunningTimeLoop if is_unit else None) as runner:
         runner.run(pyfuncitem.obj(**arguments))
     return True
-
-
-def pytest_make_parametrize_id(val: object) -> str | None:
-    """
-    Shorten what would be a long part of a test's name.
-
-    Each process hashes, searches and sends the names of all tests again and again. Some parameters are a megabyte long.
-    """
-    if isinstance(val, str | bytes) and len(val) > _LONG_PARAMETER:
-        return f"{val[:_LONG_PARAMETER]!a}... ({len(val)})"
-    return None
 
 
 @pytest.hookimpl(tryfirst=True)
