@@ -153,9 +153,10 @@ class Inputs:
     """
     All inputs of a plan, read after the leadership was verified.
 
-    ``members`` has the newest member of each slot that is not in ``away``. ``topics`` has the partition numbers of each topic, and ``brokers``
-    is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
-    assignments of slots whose static member may return. ``history`` has the generations with a history entry.
+    ``members`` has the newest member of each slot that is not in ``away``. ``topics`` has the partition numbers of each
+    topic, and ``brokers`` is the number of registered brokers. ``assignments`` has None for an unreadable assignment.
+    ``away`` has the assignments of slots whose static member may return. ``history`` has the generations with a history
+    entry.
     ``patterns`` has what each pattern of a member matches. ``has_topics`` is true if the cluster was asked for all of
     its topics and has some. ``weights`` are empty if their znode is absent. If the znode is unreadable, ``weights`` has
     the last readable weights. ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is
