@@ -1,13 +1,14 @@
 """
 Measure the time from produce to delivery, at several rates, beside confluent-kafka.
 
-    python -m benchmarks.latency [--quick] [--against FOLDER] [--json FILE]
+    python -m benchmarks.latency [--quick] [--only TEXT] [--rate N] [--rounds N] [--against FOLDER] [--json FILE]
 
 confluent-kafka produces for both consumers, messages of 100 bytes to 16 partitions, each with the time at which it was
 produced; it lingers for 1 ms. Each consumer is a process of its own with its defaults: ours reads by ``async for``,
-confluent-kafka by ``poll()``. ``p50`` and ``p99`` are milliseconds. ``delivered`` is what arrived in a second: if that
-is not the rate, the machine cannot keep up, or is still catching up. ``busy`` is how much of its core the consumer
-used, or servers and producer of theirs, whichever is more. Other work on the machine does not count there.
+confluent-kafka by ``poll()``. For the rows ``produce``, kiel-groups produces with its defaults, and this checkout's
+consumer reads. ``p50`` and ``p99`` are milliseconds. ``delivered`` is what arrived in a second: if that is not the
+rate, the machine cannot keep up, or is still catching up. ``busy`` is how much of its core the consumer used, or
+servers and producer of theirs, whichever is more. Other work on the machine does not count there.
 
 The consumer has the last core, and the servers have the first. The producer has a core of its own if there are three,
 otherwise that of the servers. The figures are medians of five rounds, in which the consumers take turns, after a round
@@ -50,15 +51,14 @@ OTHER_CORES = len({SERVER_CORE, FEEDER_CORE})
 
 HEADER = f"{'messages/s':>10} {'client':<28} {'delivered':>9} {'p50 ms':>8} {'p99 ms':>8} {'client us':>9} {'busy':>6}"
 
-#: Takes the name of a group, and returns the command of a consumer.
-Consumer = Callable[[str], Command]
+#: Takes the rate, and returns the command of a producer; takes the name of a group, and returns that of a consumer.
+Producer, Consumer = Callable[[int], Command], Callable[[str], Command]
 Row = dict[str, Any]
 
 
 @contextmanager
-def producing(cluster: Cluster, python: Path, rate: int) -> Iterator[int]:
-    """Produce at a rate during the block. Yield the process id of the producer."""
-    command = peer_program(python, "timed_producer", cluster.brokers[0], TOPIC, PARTITIONS, rate, VALUE_BYTES)
+def producing(command: Command) -> Iterator[int]:
+    """Run a producer during the block. Yield its process id."""
     with subprocess.Popen(
         command.arguments,
         env=command.environment,
@@ -77,16 +77,27 @@ def producing(cluster: Cluster, python: Path, rate: int) -> Iterator[int]:
             process.stdin.close()
 
 
-def consumers(cluster: Cluster, python: Path, checkouts: Mapping[str, Path], duration_s: float) -> dict[str, Consumer]:
-    """Return the consumers by name."""
+def contenders(
+    cluster: Cluster, python: Path, checkouts: Mapping[str, Path], duration_s: float
+) -> dict[str, tuple[Producer, Consumer]]:
+    """Return the pairs of producer and consumer by name."""
     broker, zookeeper = cluster.brokers[0], cluster.zk_hosts
 
     def ours(checkout: Path) -> Consumer:
         return lambda group: program(checkout, "kiel_latency", broker, zookeeper, TOPIC, group, duration_s)
 
-    found = {f"{name} async for": ours(checkout) for name, checkout in checkouts.items()}
+    def fed_by(checkout: Path | None) -> Producer:
+        where = (broker, TOPIC, PARTITIONS)
+        if checkout is None:
+            return lambda rate: peer_program(python, "timed_producer", *where, rate, VALUE_BYTES)
+        return lambda rate: program(checkout, "kiel_timed_producer", *where, rate, VALUE_BYTES)
+
     theirs = peer_program(python, "confluent_latency", broker, TOPIC, PARTITIONS, duration_s)
-    return {**found, "confluent-kafka poll()": lambda group: theirs}
+    return {
+        **{f"{name} async for": (fed_by(None), ours(checkout)) for name, checkout in checkouts.items()},
+        **{f"{name} produce": (fed_by(checkout), ours(HERE)) for name, checkout in checkouts.items()},
+        "confluent-kafka poll()": (fed_by(None), lambda group: theirs),
+    }
 
 
 def busy(found: Measurement) -> float:
@@ -115,14 +126,25 @@ def line(row: Mapping[str, Any]) -> str:
 
 @click.command(help=__doc__.split("\n\n")[0])
 @click.option("--quick", is_flag=True, help="One round of a second for each rate.")
+@click.option("--only", multiple=True, help="Measure only clients whose name contains this text. May be repeated.")
+@click.option("--rate", "rates", type=click.IntRange(1), multiple=True, help="Messages a second. May be repeated.")
+@click.option("--rounds", type=click.IntRange(1), help="The number of rounds: 5 by default, 1 with --quick.")
 @click.option(
     "--against",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
     help="Another checkout, whose runs alternate with ours.",
 )
 @click.option("--json", "target", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there, too.")
-def main(quick: bool, against: Path | None, target: Path | None) -> None:
-    rounds, duration_s = (QUICK_ROUNDS, QUICK_DURATION_S) if quick else (ROUNDS, DURATION_S)
+def main(
+    quick: bool,
+    only: Sequence[str],
+    rates: Sequence[int],
+    rounds: int | None,
+    against: Path | None,
+    target: Path | None,
+) -> None:
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    duration_s = QUICK_DURATION_S if quick else DURATION_S
     checkouts = {"ours": HERE} | ({"against": against} if against else {})
     python = available_peer("confluent-kafka")
     if python is None:
@@ -133,16 +155,17 @@ def main(quick: bool, against: Path | None, target: Path | None) -> None:
             cluster = stack.enter_context(Cluster())
         asyncio.run(cluster.create_topic(TOPIC, PARTITIONS))
         click.echo(HEADER)
-        contest = consumers(cluster, python, checkouts, duration_s)
-        for rate in RATES:
+        pairs = contenders(cluster, python, checkouts, duration_s)
+        contest = {name: pair for name, pair in pairs.items() if not only or any(text in name for text in only)}
+        servers = [server.pid for server in cluster.servers]
+        for rate in rates or RATES:
             found: dict[str, list[Measurement]] = {name: [] for name in contest}
-            with producing(cluster, python, rate) as producer:
-                others = [producer, *(server.pid for server in cluster.servers)]
-                for number in range(rounds + 1):
-                    for name, command in contest.items():
-                        measured = measure(command(f"{name.split()[0]}-{rate}-{number}"), others)
-                        if number:
-                            found[name].append(measured)
+            for number in range(rounds + 1):
+                for name, (producer, consumer) in contest.items():
+                    with producing(producer(rate)) as pid:
+                        measured = measure(consumer(f"{name.replace(' ', '-')}-{rate}-{number}"), [pid, *servers])
+                    if number:
+                        found[name].append(measured)
             for name, measurements in found.items():
                 rows.append(figures(rate, name, measurements))
                 click.echo(line(rows[-1]))

@@ -11,10 +11,17 @@ import json
 import sys
 import time
 
-__all__ = ["STAMP_DIGITS", "Latencies"]
+__all__ = ["TICK_S", "Latencies", "stamped"]
 
 STAMP_DIGITS = 20
+#: The pause of a producer between messages.
+TICK_S = 0.001
 WARM_UP_NS = 2_000_000_000
+
+
+def stamped(size: int) -> bytes:
+    """Return a value of so many bytes that starts with the present time."""
+    return (b"%0*d" % (STAMP_DIGITS, time.monotonic_ns())).ljust(size, b".")
 
 
 class Latencies:

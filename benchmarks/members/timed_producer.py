@@ -15,18 +15,16 @@ from typing import Any
 from confluent_kafka import Producer
 
 from benchmarks.members.confluent_reader import SETTINGS
-from benchmarks.members.latencies import STAMP_DIGITS
+from benchmarks.members.latencies import TICK_S, stamped
 
-TICK_S = 0.001
 LINGER_MS = 1
 
 
 def main(broker: str, topic: str, partitions: int, rate: int, size: int) -> None:
     shared = {name: SETTINGS[name] for name in ("api.version.request", "broker.version.fallback", "log_level")}
     producer = Producer({**shared, "bootstrap.servers": broker, "linger.ms": LINGER_MS, "acks": 1})
-    padding = b"." * (size - STAMP_DIGITS)
     stored: list[Any] = []
-    producer.produce(topic, value(padding), on_delivery=lambda error, message: stored.append(error))
+    producer.produce(topic, stamped(size), on_delivery=lambda error, message: stored.append(error))
     while not stored:
         producer.poll(1.0)
     if stored[0] is not None:
@@ -36,14 +34,9 @@ def main(broker: str, topic: str, partitions: int, rate: int, size: int) -> None
     while not select.select([sys.stdin], [], [], TICK_S)[0]:
         due = round((time.monotonic() - began_s) * rate)
         while sent < due:
-            producer.produce(topic, value(padding), partition=sent % partitions)
+            producer.produce(topic, stamped(size), partition=sent % partitions)
             sent += 1
         producer.poll(0)
-
-
-def value(padding: bytes) -> bytes:
-    """Return a value with the present time."""
-    return b"%0*d%b" % (STAMP_DIGITS, time.monotonic_ns(), padding)
 
 
 if __name__ == "__main__":

@@ -135,6 +135,12 @@ MUTANTS = (
         "tests/unit/group/test_static_members.py",
     ),
     Mutant(
+        "a static member that has joined and not subscribed yet loses its place",
+        "group/planner.py",
+        "if member is not None and (member.subscribes or member.member_id == stored.member_id):",
+        "if member is not None:",
+    ),
+    Mutant(
         "the older of two members with one instance id gets their slot",
         "group/planner.py",
         "newest[info.slot][0] < zxid",

@@ -40,7 +40,12 @@ from tests.sim.invariants.invariant import Invariant, Violation
 from tests.sim.invariants.liveness import EveryMemberLeaves, EveryPartitionOwned, NoMemberStops
 from tests.sim.invariants.new_logs import NoOffsetOfOldLog
 from tests.sim.invariants.orders import OrdersPerformedByOwner
-from tests.sim.invariants.plans import AssignmentsMatchGeneration, GenerationsGrow, OnePlanPerGeneration
+from tests.sim.invariants.plans import (
+    AssignmentsMatchGeneration,
+    GenerationsGrow,
+    OnePlanPerGeneration,
+    PlaceKeptForItsGrace,
+)
 from tests.sim.invariants.releases import (
     GateShutBeforeClaimEnds,
     ReleaseCommitsNothing,
@@ -74,6 +79,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     GenerationsGrow,
     OnePlanPerGeneration,
     AssignmentsMatchGeneration,
+    PlaceKeptForItsGrace,
     # Delivery
     DeliveredUnderClaim,
     DeliveredAfterHook,

@@ -10,7 +10,7 @@ from kiel_groups.clients.delivery.listener_calls import ListenerCalls, ReadyClai
 from kiel_groups.config import GroupConfig, HostPort, ZooKeeperConfig
 from kiel_groups.errors import BrokerError, KielGroupsError
 from kiel_groups.group.claims import Phase
-from kiel_groups.group.subscription import SubscriptionState
+from kiel_groups.group.subscription import Subscription, SubscriptionState
 from kiel_groups.members.partition_handler import Gate, KafkaOffsets, LogOffsets, Work
 from kiel_groups.members.zookeeper.group_member import GroupMember
 from kiel_groups.metrics import Metrics
@@ -41,10 +41,18 @@ class Consumer(Application):
     A process with one member.
 
     ``opened`` maps each partition from which it may deliver to the epoch of its offset (see ``History``).
+
+    The application subscribes before it joins, or ``subscribe_after_s`` after it has joined.
     """
 
     def __init__(
-        self, world: World, name: str, topics: Collection[str], instance_id: str | None, pattern: str | None = None
+        self,
+        world: World,
+        name: str,
+        topics: Collection[str],
+        instance_id: str | None,
+        pattern: str | None = None,
+        subscribe_after_s: float = 0.0,
     ) -> None:
         self.world = world
         self.name = name
@@ -64,7 +72,12 @@ class Consumer(Application):
         self._finished_some = asyncio.Event()
         config, zookeeper = world.settings(instance_id)
         self._subscription = SubscriptionState(config)
-        if pattern is None:
+        #: The subscription of an application that has not subscribed yet.
+        self.pending: Subscription | None = None
+        self._subscribe_after_s = subscribe_after_s
+        if subscribe_after_s and (topics or pattern):
+            self.pending = Subscription(frozenset(topics), pattern)
+        elif pattern is None:
             # Without a topic, the member joins all the same.
             self._subscription.change_subscription(topics)
         else:
@@ -92,6 +105,10 @@ class Consumer(Application):
                 if not error.retriable:
                     self.world.checker.stopped(self, error)
                 await asyncio.sleep(REJOIN_S)
+        if self.pending is not None:
+            await asyncio.sleep(self._subscribe_after_s)
+        if self.pending is not None and self._change_subscription(*self.pending):
+            await self.member.resubscribe()
         await self._commit_at_intervals(commit_interval_s)
 
     # Used by the operations of scenarios, and by the checker
@@ -165,14 +182,20 @@ class Consumer(Application):
         return partition in self.in_flight or partition in self.poisoned.hooks
 
     def subscribe(self, topics: Collection[str], pattern: str | None = None) -> None:
-        """Subscribe to topics, or to a pattern if there is one."""
+        """Subscribe to topics, or to a pattern if there is one, as an operation of the scenario."""
+        if self._change_subscription(topics, pattern):
+            self.process.start(self.member.resubscribe())
+
+    def _change_subscription(self, topics: Collection[str], pattern: str | None) -> bool:
+        self.pending = None
         paused = self._subscription.paused_partitions()
         if (pattern is None) is (self.pattern is not None):
             self._subscription.unsubscribe()
-        if self._subscription.subscribe(() if pattern else topics, pattern):
-            for partition in paused - self._subscription.assigned_partitions():
-                self.world.checker.resumed(self, partition)
-            self.process.start(self.member.resubscribe())
+        if not self._subscription.subscribe(() if pattern else topics, pattern):
+            return False
+        for partition in paused - self._subscription.assigned_partitions():
+            self.world.checker.resumed(self, partition)
+        return True
 
     def kill(self) -> None:
         """Kill the process, as SIGKILL does."""

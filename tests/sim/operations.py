@@ -100,7 +100,8 @@ def _kill(world: World, consumer: Consumer, event: Event) -> None:
 
 def _restart(world: World, consumer: Consumer, event: Event) -> None:
     consumer.kill()
-    world.join(consumer.topics, consumer.instance_id, consumer.pattern)
+    topics, pattern = consumer.pending or (consumer.topics, consumer.pattern)
+    world.join(topics, consumer.instance_id, pattern)
 
 
 def _leave(world: World, consumer: Consumer, event: Event) -> None:

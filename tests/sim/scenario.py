@@ -86,6 +86,8 @@ class Scenario:
     autocommit: bool = True
     #: About one record of this number is poisoned; 0 for none.
     poison_every: int = 0
+    #: How long the applications wait between joining and subscribing, in seconds; consumers take these in turn.
+    subscribe_after_s: tuple[float, ...] = (0.0,)
 
     @property
     def settings(self) -> str:
@@ -176,6 +178,9 @@ CHOSEN_SHARE = 0.5
 #: The share of the groups with poisoned records, and how rare those are.
 POISON_SHARE, POISON_EVERY = 0.4, (5, 20, 60)
 MOST_CHOSEN = 25
+#: The share of the groups with applications that subscribe after they have joined; the share of their consumers that
+#: do, and the longest time between, in seconds.
+LATE_SHARE, LATE_CONSUMERS, MOST_LATE_S = 0.4, 0.6, 8.0
 #: The share of the scenarios in which an operator orders offsets, and the most such orders in one.
 ORDERS_SHARE, MOST_ORDERS = 0.5, 6
 #: The share of the groups whose applications commit (``autocommit=False``).
@@ -219,6 +224,7 @@ def make_scenario(seed: int) -> Scenario:
         # From a separate generator, as the faults of logs.
         autocommit=Random(f"autocommit of {seed}").random() >= MANUAL_SHARE,
         poison_every=_poison_every(seed),
+        subscribe_after_s=_subscribe_after_s(seed),
     )
 
 
@@ -226,6 +232,16 @@ def _poison_every(seed: int) -> int:
     """Draw ``Scenario.poison_every`` from a separate generator, so that it does not change the rest of a scenario."""
     random = Random(f"poison of {seed}")
     return random.choice(POISON_EVERY) if random.random() < POISON_SHARE else 0
+
+
+def _subscribe_after_s(seed: int) -> tuple[float, ...]:
+    """Draw ``Scenario.subscribe_after_s`` from a separate generator, as ``_poison_every``."""
+    random = Random(f"late subscriptions of {seed}")
+    if random.random() >= LATE_SHARE:
+        return (0.0,)
+    return tuple(
+        round(random.uniform(0.0, MOST_LATE_S), 3) if random.random() < LATE_CONSUMERS else 0.0 for _ in range(7)
+    )
 
 
 def _log_events(seed: int, until_s: float) -> list[Event]:

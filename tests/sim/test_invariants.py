@@ -99,6 +99,23 @@ def test_an_assignment_of_another_generation_is_reported(world: World, consumer:
         rewrite(world, consumer, consumer.assignment_path, 1)
 
 
+@pytest.mark.parametrize("change", ["another member", "deletion"])
+def test_a_place_that_is_lost_within_its_grace_is_reported(change: str) -> None:
+    """The next process of a static member has joined, and not subscribed yet."""
+    with at_rest(
+        members=2, topics=(2,), allocator="sticky", is_static=True, subscribe_after_s=(0.0, 0.0, 60.0)
+    ) as world:
+        gone, leader = world.consumers[1], world.consumers[0]
+        path = world.layout.assignment("i-c2")
+        gone.kill()
+        back = world.join(["t0"], "i-c2")
+        world.run_for(3.0)
+        assert back.member.member_id is not None
+        fields = json.loads(world.ensemble.tree.znodes[path].data) | {"for": back.member.member_id}
+        with pytest.raises(Violation, match=r"the place of i-c2 goes from .*, within its grace"):
+            write(world, leader, Delete(path) if change == "deletion" else Put(path, json.dumps(fields).encode()))
+
+
 def test_a_write_on_a_session_that_has_ended_is_reported(
     world: World, consumer: Consumer, owned: TopicPartition
 ) -> None:

@@ -44,6 +44,7 @@ AT_REST: Mapping[str, Any] = {
     "events": (),
     "autocommit": True,
     "poison_every": 0,
+    "subscribe_after_s": (0.0,),
 }
 #: The racks of brokers, which lead the partitions in turn, and of members, for the allocator that uses them.
 RACKS = ("east", "west")
@@ -61,6 +62,7 @@ class World(GroupWorld):
     """
 
     group = "g"
+    static_grace_ms = STATIC_GRACE_MS
     checker: Checker
     consumer_class = Consumer
     checker_class = Checker
@@ -81,6 +83,7 @@ class World(GroupWorld):
         self.autocommit = scenario.autocommit
         self.reconcile_interval_ms = scenario.reconcile_interval_ms
         self._heartbeat_interval_ms = scenario.heartbeat_interval_ms
+        self._subscribe_after_s = scenario.subscribe_after_s
         self.logs = Logs()
         self.consumers: list[Consumer] = []
         self.checker = self.checker_class(self)
@@ -121,7 +124,7 @@ class World(GroupWorld):
         group = GroupConfig(
             group=self.group,
             instance_id=instance_id,
-            static_grace_ms=STATIC_GRACE_MS,
+            static_grace_ms=self.static_grace_ms,
             auto_offset_reset=self.reset,  # type: ignore[arg-type]
             store=self.store,
             autocommit=self.autocommit,
@@ -269,7 +272,8 @@ class World(GroupWorld):
         name = f"c{len(self.consumers) + 1}"
         if self.is_static and instance_id is None:
             instance_id = f"i-{name}"
-        consumer = self.consumer_class(self, name, tuple(topics), instance_id, pattern)
+        after_s = self._subscribe_after_s[len(self.consumers) % len(self._subscribe_after_s)]
+        consumer = self.consumer_class(self, name, tuple(topics), instance_id, pattern, after_s)
         self.consumers.append(consumer)
         return consumer
 

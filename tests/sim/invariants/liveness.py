@@ -57,7 +57,14 @@ class EveryPartitionOwned(Invariant):
         # Without topics, a leader publishes no plan, so that a failed look-up moves nothing. A member that joins then
         # is in no plan, and waits for a topic.
         is_settled = not partitions or all(consumer.member.settled for consumer in self._running())
-        return self.world.all_topics_exist and is_settled and not self._unowned(partitions) and not self._outdated()
+        has_subscribed = all(consumer.pending is None for consumer in self._running())
+        return (
+            self.world.all_topics_exist
+            and has_subscribed
+            and is_settled
+            and not self._unowned(partitions)
+            and not self._outdated()
+        )
 
     def _running(self) -> list[Consumer]:
         return [consumer for consumer in self.world.consumers if consumer.is_running]
