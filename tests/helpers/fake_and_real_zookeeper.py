@@ -14,6 +14,7 @@ from kiel_groups.embedded import ZooKeeperServer
 from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.closed_sessions import close_session
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually, eventually_blocking
 from tests.helpers.zookeeper_roles import leader_of, modes_of
 from tests.proxies.cuttable_servers import CuttableEnsemble
@@ -100,7 +101,7 @@ class FakeBackend(_Clients):
 
     def __init__(self, ensemble: FakeEnsemble | None = None) -> None:
         super().__init__()
-        self.ensemble = ensemble or FakeEnsemble(Timeline(), tick_ms=TICK_MS)
+        self.ensemble = ensemble or FakeEnsemble(Timeline(), tick_ms=TICK_MS, max_session_timeout_ms=LASTING_MS)
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
         client = fake_client(Host(self.ensemble), int(timeout_s * 1000))
