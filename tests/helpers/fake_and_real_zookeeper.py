@@ -23,6 +23,9 @@ __all__ = ["Lossy", "Backend", "FakeBackend", "RealBackend", "FakeServers", "Rea
 
 TICK_MS = 500
 
+#: For how long the fake holds back the leader's commits, in simulated seconds: longer than any read takes.
+_HELD_S = 1.5
+
 
 class Lossy(Protocol):
     """A client whose connection the test can break."""
@@ -195,8 +198,11 @@ class Servers(Protocol):
 
     def freeze(self, server: int) -> None: ...
     def crash(self, server: int) -> None: ...
-    def lag(self, follower: int, lag_s: float) -> None:
-        """Delay the follower's receipt of the leader's commits by ``lag_s`` seconds from now on."""
+    def hold(self, follower: int) -> None:
+        """Hold back what the leader and the follower send to each other from now on."""
+
+    def deliver(self) -> None:
+        """Deliver what is held back."""
 
     def heal(self) -> None:
         """End all faults, and wait until all three servers serve again. Another server may lead then."""
@@ -228,8 +234,12 @@ class FakeServers:
     def crash(self, server: int) -> None:
         self._ensemble.crash(self._ordered[server])
 
-    def lag(self, follower: int, lag_s: float) -> None:
-        self._ordered[follower].lag_s = lag_s
+    def hold(self, follower: int) -> None:
+        self._ordered[follower].lag_s = _HELD_S
+
+    def deliver(self) -> None:
+        for server in self._ordered:
+            server.lag_s = 0.0
 
     def heal(self) -> None:
         for server in self._ensemble.servers:
@@ -295,8 +305,11 @@ class RealServers:
     def crash(self, server: int) -> None:
         asyncio.run(self._ordered[server].kill())
 
-    def lag(self, follower: int, lag_s: float) -> None:
-        self._ensemble.delay(lag_s, self._ordered[0], self._ordered[follower])
+    def hold(self, follower: int) -> None:
+        self._ensemble.cut(self._ordered[0], self._ordered[follower])
+
+    def deliver(self) -> None:
+        self._ensemble.heal()
 
     def heal(self) -> None:
         self._ensemble.heal()
