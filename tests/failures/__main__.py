@@ -123,6 +123,7 @@ how to read the rows, and has the settings that the times come from.
         ),
         "integration/test_group_static.py": (
             "a_rolling_restart_moves_no_partition",
+            "a_member_connects_long_before_it_subscribes",
             "a_process_restarts_faster_than_its_old_session_expires",
             "two_members_have_one_instance",
             "an_assignment_in_the_wrong_slot_is_repaired",
