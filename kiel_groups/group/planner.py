@@ -153,14 +153,14 @@ class Inputs:
     """
     All inputs of a plan, read after the leadership was verified.
 
-    ``members`` has the newest member of each slot that is not in ``away``. ``topics`` has the partition numbers of each topic, and ``brokers``
-    is the number of registered brokers. ``assignments`` has None for an unreadable assignment. ``away`` has the
-    assignments of slots whose static member may return. ``history`` has the generations with a history entry.
-    ``patterns`` has what each pattern of a member matches. ``has_topics`` is true if the cluster was asked for all of
-    its topics and has some. ``weights`` are empty if their znode is absent. If the znode is unreadable, ``weights`` has
-    the last readable weights. ``group_state`` is None if its znode is absent or unreadable. ``group_state_version`` is
-    None only if that znode is absent. ``forgetting`` is the write that removes departed drained members from the
-    group's ``config``, or None if no such member is listed.
+    ``members`` has the newest member of each slot that is not in ``away``. ``topics`` has the partition numbers of each
+    topic, and ``brokers`` is the number of registered brokers. ``assignments`` has None for an unreadable assignment.
+    ``away`` has the assignments of slots whose static member may return. ``history`` has the generations with a history
+    entry. ``patterns`` has what each pattern of a member matches. ``has_topics`` is true if the cluster was asked for
+    all of its topics and has some. ``weights`` are empty if their znode is absent. If the znode is unreadable,
+    ``weights`` has the last readable weights. ``group_state`` is None if its znode is absent or unreadable.
+    ``group_state_version`` is None only if that znode is absent. ``forgetting`` is the write that removes departed
+    drained members from the group's ``config``, or None if no such member is listed.
     """
 
     members: Mapping[Slot, MemberInfo]
