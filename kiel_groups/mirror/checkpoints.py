@@ -105,15 +105,19 @@ def parse_checkpoints(records: Iterable[tuple[bytes, bytes | None]]) -> dict[Top
     """
     Return the position and the checkpoints of each partition of the source.
 
+    A null value deletes the earlier checkpoints with its key, which the topic has until it is compacted.
+
     Args:
-        records: The keys and values of the topic of checkpoints.
+        records: The keys and values of the topic of checkpoints, in the order of each partition.
 
     Raises:
         ProtocolError: A record is no checkpoint.
     """
     found: dict[TopicPartition, list[tuple[Checkpoint, bool]]] = {}
-    for key, value in records:
-        if value:
+    listed = list(records)
+    deleted = {key: at for at, (key, value) in enumerate(listed) if not value}
+    for at, (key, value) in enumerate(listed):
+        if value and at > deleted.get(key, -1):
             try:
                 (topic, number, _), checkpoint = json.loads(key), json.loads(value)
                 is_hashed = "targets" in checkpoint
@@ -124,7 +128,7 @@ def parse_checkpoints(records: Iterable[tuple[bytes, bytes | None]]) -> dict[Top
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
                 raise ProtocolError(
                     f"the checkpoint with the key {key[:100]!r} cannot be read: {value[:100]!r}; a record with this key"
-                    " and a null value deletes it"
+                    " and a null value in the same partition deletes it"
                 ) from error
     return {
         partition: MirroredPartition(

@@ -188,6 +188,13 @@ class MirrorConnector(SourceConnector):
         claims, refused = target.claim(name, source, topics)
         topics = usable(topics, refused)
         check_dead_letters(settings["dead.letter.topic"], claims, topics)
+        for topic in topics:
+            if topic.hashed_partitions:
+                log.info(
+                    "the keys of %s are hashed anew on the target: the order within a key is kept, and that within a"
+                    " partition is not; records without a key keep their partition",
+                    topic.source,
+                )
         counts, refused = target.create(name, topics, replication)
         topics = usable(topics, refused)
         claims, lost = self._identified(topics, claims)

@@ -23,9 +23,10 @@ class MirrorMetrics:
     """
     Keeps the metrics of the partitions that a task copies to the target.
 
-    The lag of a topic includes records that were read and are not written yet. The time of a topic's last checkpoint is
-    that of the partition whose checkpoint is the oldest, of the partitions with a lag. If no partition has a lag, the
-    time is that of the newest checkpoint. Before its first checkpoint, a partition has the time of the task's start.
+    The lag of a topic includes records that were read and are not written yet. A topic has no lag before the source has
+    answered about all its partitions. The time of a topic's last checkpoint is that of the partition whose checkpoint
+    is the oldest, of the partitions with a lag. If no partition has a lag, the time is that of the newest checkpoint.
+    Before its first checkpoint, a partition has the time of the task's start.
 
     Args:
         metrics: The metrics of the task by topic.
@@ -50,27 +51,38 @@ class MirrorMetrics:
 
     def measure(self, lags: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """
-        Measure the lag and the rate, at most every two seconds.
+        Measure the lag and the rate, at most every two seconds. All records that were read must be written.
 
         Args:
-            lags: Returns the lag of each partition that the source has answered about. All records that were read must
-                be written.
+            lags: Returns how many records were not read yet of each partition that the source has answered about.
         """
         now_s = time.monotonic()
         if (took_s := now_s - self._measured_s) < _MEASURED_S:
             return
         self._measured_s = now_s
-        self._lags = dict(lags())
+        self._lags |= lags()
         for label in self._partitions:
             self._metrics.gauge("mirror_records_per_second", self._recent[label] / took_s, topic=label)
         self._recent.clear()
         self._show(self._partitions)
 
-    def begin(self, found: Mapping[TopicPartition, Sequence[RecordColumns]]) -> None:
-        """Count records that were read as a lag until they are written, which the target may delay."""
-        for partition, columns in found.items():
-            self._lags[partition] = max(self._lags.get(partition, 0), sum(map(len, columns)))
-        self._show({self._labels[partition.topic] for partition in found})
+    def begin(
+        self, found: Mapping[TopicPartition, Sequence[RecordColumns]], lags: Callable[[], Mapping[TopicPartition, int]]
+    ) -> None:
+        """
+        Count records that were read as a lag until they are written, which the target may delay.
+
+        Args:
+            found: The records by partition.
+            lags: As of ``measure``. It is called while the lag of a partition is not known.
+        """
+        read = {partition: sum(map(len, columns)) for partition, columns in found.items()}
+        labels: Iterable[str] = {self._labels[partition.topic] for partition in found}
+        if self._lags.keys() < self._checkpoints_s.keys():
+            self._lags = {each: lag + read.get(each, 0) for each, lag in lags().items()} | self._lags
+            labels = self._partitions
+        self._lags |= {each: max(self._lags.get(each, 0), count) for each, count in read.items()}
+        self._show(labels)
 
     def end(self, batches: Sequence[SourceBatch]) -> None:
         """Count the records of batches as written, with their checkpoints."""
@@ -89,7 +101,8 @@ class MirrorMetrics:
             own = self._partitions[label]
             behind = [self._checkpoints_s[each] for each in own if self._lags.get(each)]
             newest_s = max(self._checkpoints_s[each] for each in own)
-            self._metrics.gauge("mirror_lag_records", sum(self._lags.get(each, 0) for each in own), topic=label)
+            if self._lags.keys() >= set(own):
+                self._metrics.gauge("mirror_lag_records", sum(self._lags[each] for each in own), topic=label)
             self._metrics.gauge("mirror_checkpoint_timestamp_seconds", min(behind, default=newest_s), topic=label)
 
 

@@ -224,11 +224,12 @@ class MirrorVerification:
                     continue
                 result.refusal = "the source has no such partition, so the records wait"
                 log = 0, 0
-            turned = log[0]
-            if partition in mirrored:
-                # At the turn, all records of the source were mirrored.
-                turned = mirrored[partition].position
-                log = max(turned, log[0]), log[1]
+            # At the turn, all records of the source were mirrored.
+            turned = mirrored[partition].position if partition in mirrored else log[0]
+            if partition not in mirrored and claim.ends:
+                # It had none, and may have deleted records since that were copied back. One that is newer begins at 0.
+                turned = next(iter(claim.ends[number : number + 1]), 0)
+            log = max(turned, log[0]), log[1]
             position = max(begun, self._copied_back(model.TopicPartition(name, number)))
             limits = [(begun, turned)]
             yield _Copy(result, (max(begun, start), end), {number: log}, limits, position, name in compacted)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
-from kiel_groups.group.znodes.worker_contents import SourceOffset, WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import SourceOffset, TargetState, WorkState, WorkStatus
 from kiel_groups.mirror.checkpoints import MirroredPartition, last_ends
 from kiel_groups.mirror.settings import hashed_partitions, open_target, parse_properties
 from kiel_groups.mirror.topics import plan_topics
@@ -148,6 +148,11 @@ class MirrorView:
     def is_exactly_once(self) -> bool:
         """Whether the mirror writes each record once."""
         return self.connector is not None and self.connector.config.get("exactly.once", "").lower() == "true"
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused the connector."""
+        return self.connector is not None and self.connector.target is TargetState.PAUSED
 
     def position(self, side: str | None, partition: TopicPartition) -> int | None:
         """Return the stored position of a partition, or None. The arguments are the keys of ``stored``."""

@@ -263,7 +263,9 @@ def turn_round(
 def _turned(claim: Claim, plan: TopicReversal) -> Claim:
     starts = tuple(each.start for each in plan.partitions)
     claim = claim._replace(direction=plan.direction)
-    return claim._replace(starts=starts) if plan.direction == BACK else claim._replace(resumes=starts)
+    if plan.direction == BACK:
+        return claim._replace(starts=starts, ends=tuple(plan.ends))
+    return claim._replace(resumes=starts)
 
 
 def continue_copying(target: TargetCluster, names: Collection[str], direction: str, turner: str = "") -> None:

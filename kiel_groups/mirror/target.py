@@ -45,6 +45,7 @@ from kiel_groups.mirror.values import (
     Claim,
     MirroredTopic,
     check_mirror,
+    check_sets,
     checkpoints_topic,
     gone_text,
     names_of,
@@ -73,6 +74,8 @@ _REQUEST_S = 1.0
 _MOST_MESSAGES = 1_000
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
+#: How long the end of a log may be smaller than it was, in seconds: until 2.1, that of a new leader.
+SETTLED_S = 1.0
 #: How often claims are changed while other processes do so as well, and the longest pause before another try.
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 5, 1.0
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.
@@ -106,16 +109,6 @@ def _place_of(message: Message) -> model.TopicPartition:
     return model.TopicPartition(message.topic() or "", message.partition() or 0)
 
 
-def _check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
-    """Raise ConfigError if the topic of checkpoints has another number of partitions than there are sets."""
-    found = present.get(checkpoints_topic(mirror), sets)
-    if found != sets:
-        raise ConfigError(
-            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
-            f" target topic {checkpoints_topic(mirror)}, which cannot change"
-        )
-
-
 class TargetCluster:
     """
     The target cluster, asked through the library's own clients.
@@ -132,6 +125,8 @@ class TargetCluster:
         #: The claims that were read last, and the end of their topic before that.
         self._claims: Mapping[str, Claim] = {}
         self._claims_end = -1
+        #: Whether the target has the topic of claims.
+        self._has_claims = False
         #: What ``last_ends`` has found by mirror, and where it continues in the topics of checkpoints.
         self._last_ends: dict[str, dict[model.TopicPartition, int]] = {}
         self._unread: dict[model.TopicPartition, int] = {}
@@ -160,7 +155,7 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         present = self.partitions()
-        _check_sets(present, mirror, sets)
+        check_sets(present, mirror, sets)
         self._refuse_loops(source, topics)
         claims = self.claims() if CLAIMS_TOPIC in present else {}
         check_mirror(claims, mirror, source)
@@ -187,16 +182,19 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         ends = {own: records for own, records in ends.items() if records and own.topic in names}
+        copies = {own: model.TopicPartition(names[own.topic], own.partition) for own in ends}
         logs = self.logs(names.values()) if ends else {}
-        begun = {names[own.topic] for own in ends}
+        if any(logs.get(copies[own], (0, records))[1] < records for own, records in ends.items()):
+            time.sleep(SETTLED_S)
+            logs = self.logs(names.values())
+        begun = {copy.topic for copy in copies.values()}
         own_claims = {name: claims[name] for name in names.values() if name in claims}
         replaced = self.replaced({name: each for name, each in own_claims.items() if name in begun or each.starts})
         found = {source: replaced[name] for source, name in names.items() if name in replaced}
         for own, records in ends.items():
-            if (name := names[own.topic]) not in replaced:
-                copy = model.TopicPartition(name, own.partition)
+            if (copy := copies[own]).topic not in replaced:
                 if copy not in logs:
-                    found[own.topic] = gone_text(name)
+                    found[own.topic] = gone_text(copy.topic)
                 elif (end := logs[copy][1]) < records:
                     found.setdefault(own.topic, short_text(copy, records, end))
         return found
@@ -249,13 +247,6 @@ class TargetCluster:
         created = {name: topic for name, topic in missing.items() if name not in refused}
         for name, topic in created.items():
             log.info("created the target topic %s with %s", name, counted(topic.target_partitions, "partition"))
-        for topic in topics:
-            if topic.hashed_partitions:
-                log.info(
-                    "the keys of %s are hashed anew on the target: the order within a key is kept, and that within a"
-                    " partition is not; records without a key keep their partition",
-                    topic.source,
-                )
         counts = present | {name: topic.target_partitions for name, topic in created.items()}
         return counts, lost | {missing[name].source: problem for name, problem in refused.items()}
 
@@ -299,7 +290,7 @@ class TargetCluster:
         missing = [NewTopic(name, wanted[name], replication, config=_COMPACTED) for name in absent]
         for problem in self._create(missing).values():
             raise ConfigError(problem)
-        _check_sets(present, mirror, sets)
+        check_sets(present, mirror, sets)
 
     def claim(
         self, mirror: str, source: str, topics: Sequence[MirroredTopic]
@@ -376,7 +367,9 @@ class TargetCluster:
         Raises:
             KielGroupsError: The target does not answer, has no topic of claims, or has a claim that cannot be read.
         """
-        return parse_claims(self.read(CLAIMS_TOPIC, 0))
+        found = parse_claims(self.read(CLAIMS_TOPIC, 0))
+        self._has_claims = True
+        return found
 
     def latest_claims(self) -> Mapping[str, Claim]:
         """
@@ -663,8 +656,18 @@ class TargetCluster:
         return ConfigError(text) if code in DENIED else KielGroupsError(text)
 
     def partitions(self, timeout_s: float = _ANSWER_S) -> dict[str, int]:
-        """Return the number of partitions of each topic."""
-        return {name: len(topic.partitions) for name, topic in self._metadata(timeout_s).topics.items()}
+        """
+        Return the number of partitions of each topic.
+
+        Raises:
+            KielGroupsError: The target does not answer. Or it does not show the topic of claims any more, as a broker
+                with ZooKeeper that has just started: another try may succeed.
+        """
+        found = {name: len(topic.partitions) for name, topic in self._metadata(timeout_s).topics.items()}
+        if self._has_claims and CLAIMS_TOPIC not in found:
+            raise RetriableBrokerError(f"the target {self.servers} does not show {CLAIMS_TOPIC} any more")
+        self._has_claims = CLAIMS_TOPIC in found
+        return found
 
     def _metadata(self, timeout_s: float) -> ClusterMetadata:
         try:

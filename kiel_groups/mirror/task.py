@@ -54,6 +54,8 @@ log = logging.getLogger(__name__)
 
 #: The pause before a cluster that does not answer is asked again, in seconds.
 _PAUSE_S = 0.25
+#: How long the end of a log of the source may be smaller than it was, in seconds.
+_SETTLED_S = 1.0
 
 
 def timestamp_of(field: str, value: bytes | None) -> int:
@@ -342,7 +344,7 @@ class MirrorTask(SourceTask):
             return self._wait()
         self._report_source("")
         self._check_restarted({partition: columns[0].first_offset for partition, columns in found.items()})
-        self._progress.begin(found)
+        self._progress.begin(found, self._lags)
         found = self._kept(found)
         by_set: dict[int, list[SourceBatch]] = {}
         is_hashed = bool(self._settings["target.partitions"])
@@ -356,16 +358,23 @@ class MirrorTask(SourceTask):
         try:
             return consumer.consume_batches(timeout_ms=250, max_records=self._settings["batch.records"])
         except OffsetOutOfRangeError as error:
-            # Another topic may be deleted, and one that was created again may have fewer partitions.
-            numbers = {each: consumer.partitions_for_topic(each) or () for each in consumer.topics()}
-            read = [each for each in self._next if each.topic not in self._unsubscribed]
-            self._check_restarted(
-                consumer.end_offsets([each for each in read if each.partition in numbers.get(each.topic, ())])
-            )
+            ends = self._ends(consumer)
+            if any(end < self._next[each] for each, end in ends.items()):
+                # The error may be that of another partition. Until 2.1, a new leader may report an earlier end.
+                self._context.run(self._context.pause(_SETTLED_S))
+                ends = self._ends(consumer)
+            self._check_restarted(ends)
             raise KielGroupsError(
                 f"{error.cause}; records of the source were deleted before they were mirrored: to accept that, set"
                 " source.auto.offset.reset to earliest"
             ) from error
+
+    def _ends(self, consumer: SingleConsumer) -> Mapping[TopicPartition, int]:
+        """Return the end of the log of each partition that is read, if the source has it."""
+        # Another topic may be deleted, and one that was created again may have fewer partitions.
+        numbers = {each: consumer.partitions_for_topic(each) or () for each in consumer.topics()}
+        read = [each for each in self._next if each.topic not in self._unsubscribed]
+        return consumer.end_offsets([each for each in read if each.partition in numbers.get(each.topic, ())])
 
     def _write(self, by_set: Mapping[int, Sequence[SourceBatch]]) -> list[SourcePosition]:
         """Write the batches of all sets at once, and return the positions after those that the target has stored."""
@@ -385,10 +394,10 @@ class MirrorTask(SourceTask):
         return written
 
     def _lags(self) -> dict[TopicPartition, int]:
-        """Return the lag of each partition that is copied to the target, as of the last answer of the source."""
+        """Return how many records of each partition were not read, as of the last answer of the source."""
         assert self._consumer is not None
-        paused = self._consumer.paused()
-        return {partition: lag for partition, lag in self._consumer.lag().items() if partition not in paused}
+        # Nothing is left of a topic that was turned round.
+        return self._consumer.lag() | dict.fromkeys(self._consumer.paused(), 0)
 
     def _check_restarted(self, offsets: Mapping[TopicPartition, int]) -> None:
         """

@@ -146,6 +146,7 @@ class Claim(NamedTuple):
             last turn forward; empty before.
         turner: The call of ``turn_round`` that has stopped the topic last, or "" if the topic was continued since.
         target_id: The id of the topic of the target, or "" if it is not known, as on brokers before 2.8.
+        ends: The end of each partition of the source at the last turn back; empty before.
     """
 
     mirror: str
@@ -157,6 +158,7 @@ class Claim(NamedTuple):
     resumes: Sequence[int] = ()
     turner: str = ""
     target_id: str = ""
+    ends: Sequence[int] = ()
 
     def start(self, number: int) -> int:
         """Return the offset of a partition of the target to copy back from. One that is newer than the turn has 0."""
@@ -185,11 +187,12 @@ class Claim(NamedTuple):
         """
         try:
             claim = cls(**json.loads(data))
-            claim = claim._replace(starts=tuple(claim.starts), resumes=tuple(claim.resumes))
+            starts, resumes, ends = tuple(claim.starts), tuple(claim.resumes), tuple(claim.ends)
+            claim = claim._replace(starts=starts, resumes=resumes, ends=ends)
             is_legal = all(isinstance(text, str) for text in (*claim[:3], claim.turner, claim.target_id))
             is_legal &= isinstance(claim.created, int)
             is_legal &= claim.direction in (FORWARD, STOPPED, BACK, RETURNING)
-            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*claim.starts, *claim.resumes))
+            is_legal &= all(isinstance(at, int) and at >= 0 for at in (*starts, *resumes, *ends))
         except (ValueError, TypeError, RecursionError):
             is_legal = False
         if not is_legal:
@@ -387,6 +390,25 @@ def check_mirror(claims: Mapping[str, Claim], mirror: str, source: str) -> None:
                 f" {claim.source} to {name}, and its checkpoints count the offsets of that source: add one of those"
                 " addresses if it is the same cluster, else choose another name for the connector"
             )
+
+
+def check_sets(present: Mapping[str, int], mirror: str, sets: int) -> None:
+    """
+    Check that the topic of checkpoints, if the target has it, has as many partitions as there are sets.
+
+    Args:
+        present: The number of partitions of each target topic.
+        mirror: The name of the mirror.
+        sets: The number of sets of partitions.
+
+    Raises:
+        ConfigError: It has another number.
+    """
+    if (found := present.get(checkpoints_topic(mirror), sets)) != sets:
+        raise ConfigError(
+            f"partition.sets: {sets} given; expected {found}, the number of partitions of the checkpoints in the"
+            f" target topic {checkpoints_topic(mirror)}, which cannot change"
+        )
 
 
 def topic_problems(

@@ -12,11 +12,11 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, ThrottleEvent
 
 from kiel_groups.errors import KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import last_ends, parse_checkpoints
-from kiel_groups.mirror.target import TargetCluster, open_client
+from kiel_groups.mirror.target import SETTLED_S, TargetCluster, open_client
 from kiel_groups.mirror.target_errors import FENCED, error_of
 from kiel_groups.mirror.values import (
     BEGINNING_SLOT,
@@ -45,8 +45,6 @@ _SLICE_S = 0.25
 #: How long the target may take to say where its logs end, or which partitions it has, in seconds, before it is asked
 #: again, and the pause between.
 _ENDS_S, _PAUSE_S = 1.0, 0.05
-#: How long the end of a log may be smaller than it was, in seconds.
-_SETTLED_S = 1.0
 #: How long the target may take, in seconds, before the status of the task reports the delay.
 _LATE_S = 10.0
 #: The partition of a record that the producer's partitioner places.
@@ -110,6 +108,9 @@ class TargetWriter:
         KielGroupsError: The target refuses the writer.
         TaskStoppedError: The task must stop.
     """
+
+    #: Whether the log has said that a quota of the target delays answers.
+    _was_throttled = False
 
     def __init__(
         self, target: TargetCluster, settings: WriterSettings, number: int, batch_bytes: int, context: TaskContext
@@ -182,6 +183,7 @@ class TargetWriter:
             "delivery.report.only.error": True,
             # Problems of connections reach the callback, and are reported once.
             "error_cb": self._on_error,
+            "throttle_cb": self._on_throttle,
         }
         # A target that is gone for an hour is no reason to give up. In a transaction, the coordinator decides.
         config |= (
@@ -591,8 +593,7 @@ class TargetWriter:
                 if not (short := [own for own, end in found.items() if end < least[own]]):
                     self._ends |= found
                     return
-                # Until 2.1, a new leader may report an earlier end for a moment.
-                if time.monotonic() - began_s > _SETTLED_S:
+                if time.monotonic() - began_s > SETTLED_S:
                     raise LostTopicsError(
                         {ends[own].topic: short_text(ends[own], least[own], found[own]) for own in reversed(short)}
                     )
@@ -633,11 +634,9 @@ class TargetWriter:
         now_s = time.monotonic()
         if now_s - max(began_s, self._checked_s) > _LATE_S:
             self._checked_s = now_s
-            with suppress(NoBrokersError):
+            with suppress(NoBrokersError, RetriableBrokerError):
                 present = self._target.partitions(_ENDS_S)
-                gone = {topic: gone_text(topic) for topic in self._settings.limits if not present.get(topic)}
-                # A broker that has just started may know no topic yet.
-                if gone and self._checkpoints_topic in present:
+                if gone := {topic: gone_text(topic) for topic in self._settings.limits if not present.get(topic)}:
                     raise LostTopicsError(gone)
 
     def _until_done(self, call: Callable[[float], object], what: str) -> None:
@@ -671,6 +670,14 @@ class TargetWriter:
 
     def _on_error(self, error: KafkaError) -> None:
         self._last_error = error.str()
+
+    def _on_throttle(self, event: ThrottleEvent) -> None:
+        """Log that a quota of the target delays answers, once. The end of the delay is an event without a time."""
+        self._last_error = f"a quota delays its answers by {event.throttle_time:.1f} s" if event.throttle_time else ""
+        if event.throttle_time and not self._was_throttled:
+            self._was_throttled = True
+            servers, text = self._target.servers, "%s-%d: the target %s slows the mirror down: %s"
+            log.warning(text, self._settings.mirror, self._number, servers, self._last_error)
 
     def _failure(self, what: str, error: KafkaError) -> KielGroupsError:
         if error.code() in FENCED:

@@ -340,7 +340,7 @@ METRICS: Final = {
             "gauge",
             "records",
             "Records of the source that the target has not stored; of a topic that is copied back, offsets of the"
-            " target that are left. By ``topic``.",
+            " target that are left. Left out until it is known. By ``topic``.",
         ),
         "kiel_mirror_partitions": MetricMeaning(
             "gauge",

@@ -49,14 +49,14 @@ class MirroredTopic(NamedTuple):
     A topic of the source and its copy on the target.
 
     ``target`` ends with "(back)" if the topic is copied back. ``lag`` is the number of records that are not copied yet,
-    ``rate`` the records a second, and ``checkpoint`` the age of the last checkpoint as text, which has none on the way
-    back.
+    or None before a task knows it, ``rate`` the records a second, and ``checkpoint`` the age of the last checkpoint as
+    text, which has none on the way back.
     """
 
     source: str
     target: str
     partitions: int
-    lag: int
+    lag: int | None
     rate: int
     checkpoint: str
 
@@ -116,7 +116,7 @@ def _topics(tasks: Iterable[Work], target: str, now_ms: int) -> Iterator[Mirrore
             topic,
             target.replace("${topic}", topic) + " (back)" * is_back if not topic.startswith("(") else "",
             round(sum(part.get("partitions", 0) for part in parts)),
-            round(sum(part.get("lag_records", 0) for part in parts)),
+            round(sum(part["lag_records"] for part in parts)) if all("lag_records" in part for part in parts) else None,
             round(sum(part.get("records_per_second", 0) for part in parts)),
             ago(round(checkpoint_s * 1000), now_ms),
         )
@@ -128,13 +128,18 @@ def _progress(connector: Work, tasks: Sequence[Work], topics: Sequence[MirroredT
     totals: defaultdict[str, float] = defaultdict(float)
     for name, _, value in (sample for task in tasks for sample in task.metrics):
         totals[name] += value
-    lag, rate = sum(topic.lag for topic in topics), sum(topic.rate for topic in topics)
+    lags, rate = [topic.lag for topic in topics if topic.lag is not None], sum(topic.rate for topic in topics)
+    lag, is_waiting = sum(lags), any(task.problem for task in tasks)
     left = f"{counted(lag, 'record is', 'records are')} left" if lag else "all records are mirrored"
-    if any(task.problem for task in tasks):
+    if len(lags) < len(topics):
+        left = f"{'waiting; ' * is_waiting}how many records are left is not known yet"
+    elif is_waiting:
         left = f"waiting; {counted(lag, 'record was', 'records were')} left when the lag was measured last"
     elif lag and rate:
         left += f", at {rate:,} a second for about {ago(now_ms - 1000 * lag // rate, now_ms).removesuffix(' ago')}"
-    parts = [f"{connector.state.capitalize()}: {left}", f"{round(totals['mirror_records']):,} since its tasks started"]
+    # A task that leaves a topic out begins again with the others, and counts anew.
+    count = round(totals["mirror_records"])
+    parts = [f"{connector.state.capitalize()}: {left}", f"{count:,} since its tasks last began to copy"]
     for name, one, many in (
         ("records_copied_back", "record copied back", "records copied back"),
         ("dead_letters", "dead letter", ""),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -55,9 +57,9 @@ class Pair:
         for topic in self.topics:
             await asyncio.to_thread(topics.create, topic, PARTITIONS, 1, config)
 
-    async def fill(self, first: int, last: int) -> None:
+    async def fill(self, first: int, last: int, **settings: Any) -> None:
         """Write numbered records to each partition of the source; every third value, and every fifth key, is null."""
-        async with Producer(self.source.brokers) as producer:
+        async with Producer(self.source.brokers, **settings) as producer:
             for partition in range(PARTITIONS):
                 values = [value_of(number) for number in range(first, last)]
                 keys = [key_of(number) for number in range(first, last)]
@@ -83,6 +85,33 @@ class Pair:
         target._admin.incremental_alter_configs([change])[change].result(10)
         while target.settings([topic])[topic][name] != text:
             pass
+
+    def limit(self, client_id: str, bytes_per_second: float) -> None:
+        """Set a quota of the target for what clients of a name produce. confluent-kafka has no method for that."""
+
+        def string(text: str) -> bytes:
+            return struct.pack(">h", len(text)) + text.encode()
+
+        # Version 0 of AlterClientQuotas: an entity of one part, and an operation that is no removal.
+        entity = struct.pack(">i", 1) + string("client-id") + string(client_id)
+        change = struct.pack(">i", 1) + string("producer_byte_rate") + struct.pack(">d?", bytes_per_second, False)
+        request = struct.pack(">hhi", 49, 0, 1) + string("test") + struct.pack(">i", 1) + entity + change + b"\0"
+        host, port = self.target.brokers[0].split(":")
+        with socket.create_connection((host, int(port)), 30) as connection, connection.makefile("rb") as answers:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = answers.read(*struct.unpack(">i", answers.read(4)))
+        # The correlation id, the time of a delay, and for each entity an error.
+        assert struct.unpack_from(">iiih", answer) == (1, 0, 1, 0), answer
+
+    def codecs(self, topic: str) -> list[int]:
+        """Return the number of the codec of each batch in the log of partition 0 of a topic of the target."""
+        (log,) = (self.target.kafka[0].folder / "data" / f"{topic}-0").glob("*.log")
+        data, found, at = log.read_bytes(), [], 0
+        while at < len(data):
+            size, attributes = struct.unpack_from(">8xi9xh", data, at)
+            found.append(attributes & 7)
+            at += 12 + size
+        return found
 
     def read(self, topic: str, partition: int) -> list[Message]:
         """Return the committed records of a partition of the target."""

@@ -6,7 +6,9 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -21,15 +23,17 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.back import back_partition
 from kiel_groups.mirror.checkpoints import Checkpoint, parse_checkpoints
+from kiel_groups.mirror.mirror_view import read_mirror
 from kiel_groups.mirror.reversal import PartitionReversal, TopicReversal, turn_round
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.task import MirrorTask
 from kiel_groups.mirror.topics import source_topics
-from kiel_groups.mirror.values import BACK, FORWARD, MirroredTopic, checkpoints_topic
+from kiel_groups.mirror.values import BACK, FORWARD, MirroredTopic, SourceBatch, checkpoints_topic
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.topics import ZooKeeperTopics
 from kiel_groups.sync import Producer as SyncProducer
+from kiel_groups.sync import SingleConsumer as SyncConsumer
 from tests.helpers.browser import served
 from tests.helpers.commands import kiel_groups
 from tests.helpers.connector_contexts import RecordingTaskContext
@@ -40,6 +44,9 @@ from tests.helpers.waiting import eventually
 from tests.helpers.worker_groups import ask, until_state, worker_on
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("mirror")]
+
+#: The number of the codec in batches of records.
+ZSTD = 4
 
 
 @pytest.fixture
@@ -81,6 +88,9 @@ async def test_a_worker_mirrors_topics(
         await ask(worker.url, "POST", "/connectors", {"name": second, "config": config})
         failed = await until_state(worker.url, second, "FAILED")
         assert f"is the mirror of {pair.topic} by the connector '{pair.name}'" in failed["connector"]["trace"]
+        await ask(worker.url, "PUT", f"/connectors/{pair.name}/pause")
+        view = await asyncio.to_thread(read_mirror, pair.source.zk_hosts, workers, pair.name, timeout_s=10)
+        assert view.is_paused
     for number, messages in enumerate(found):
         source = TopicPartition(pair.topics[number // PARTITIONS], number % PARTITIONS)
         assert contents(messages) == expected(0, 600)
@@ -229,6 +239,45 @@ async def test_a_mirror_begins_where_a_bulk_copy_has_ended(pair: Pair) -> None:
     ]
 
 
+async def test_a_target_that_slows_producers_down_by_a_quota(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The log says so once, and no record is lost. However slow the target is, one batch is in flight, which is not larger
+    than what the consumer may read ahead.
+    """
+    most, write, sizes = 20_000, TargetWriter.write, list[int]()
+    consumer = partial(SyncConsumer, max_bytes=4_000, fetch_buffer_bytes=most)
+    monkeypatch.setattr("kiel_groups.mirror.task.SingleConsumer", consumer)
+
+    def measured(writer: TargetWriter, batches: Sequence[SourceBatch]) -> None:
+        assert len(writer._producer) == 0
+        sizes.append(sum(batch.size_bytes for batch in batches))
+        write(writer, batches)
+
+    monkeypatch.setattr(TargetWriter, "write", measured)
+    await pair.create()
+    await asyncio.to_thread(pair.limit, pair.name, 9_000)
+    more = {"target_compression_type": "none", "target_properties": f"client.id={pair.name}", "partition_sets": "1"}
+    line = rf"{pair.name}-0: the target .* slows the mirror down: a quota delays its answers by \d"
+
+    def run() -> int:
+        asyncio.run(pair.fill(0, count := 800))
+        with pair.task(**more) as task:
+            copied(task, count)
+            # The quota is that of ten seconds, and a broker may learn of it late.
+            while not re.search(line, caplog.text):
+                asyncio.run(pair.fill(count, count := count + 200))
+                copied(task, count)
+        return count
+
+    count = await asyncio.to_thread(run)
+    assert len(re.findall(line, caplog.text)) == 1
+    assert max(sizes) <= most < sum(sizes) / 2
+    for partition in range(PARTITIONS):
+        assert contents(await asyncio.to_thread(pair.read, f"copy.{pair.topic}", partition)) == expected(0, count)
+
+
 class KilledError(Exception):
     """Ends a writer between the records and the commit of a transaction, as a SIGKILL would."""
 
@@ -289,26 +338,31 @@ async def test_our_clients_name_brokers_of_kafka_4(
             await consumer.subscribe(topic, SingleConsumer.BEGINNING)
 
 
-async def test_more_partitions_on_the_target(pair: Pair) -> None:
+async def test_more_partitions_on_the_target(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     """
     A record with a key goes where Java's hash says, in its order, and one without keeps its partition. The checkpoint
-    has the end of each partition. A setting that asks for fewer partitions than the source has is refused.
+    has the end of each partition, and the log says what becomes of the order. Another codec is chosen, and records have
+    the time of mirroring. A setting that asks for fewer partitions than the source has is refused.
     """
     await pair.create()
     numbers = range(60)
-    async with Producer(pair.source.brokers) as producer:
+    async with Producer(pair.source.brokers, compression="gzip") as producer:
         await producer.produce_many(pair.topic, [b"%d" % number for number in numbers], [*map(key_of, numbers)], 1)
 
     def run() -> None:
         refused = pytest.raises(ConfigError, match=r"target\.partitions: 2 given; expected at least 3")
         with refused, pair.task(target_partitions="2"):
             pass
-        with pair.task(target_partitions="x2") as task:
+        with caplog.at_level("INFO"), pair.task(target_partitions="x2", target_compression_type="zstd") as task:
             while not task.poll():
                 pass
 
+    began_ms = time.time_ns() // 1_000_000
     await asyncio.to_thread(run)
-    found = [[int(value) for _, value in contents(pair.read(f"copy.{pair.topic}", number))] for number in range(6)]
+    copies = pair.read_all((f"copy.{pair.topic}", number) for number in range(6))
+    found = [[int(value) for _, value in contents(each)] for each in copies]
+    times_ms = {message.timestamp()[1] for each in copies for message in each}
+    assert began_ms <= min(times_ms) <= max(times_ms) <= time.time_ns() // 1_000_000
     keyed = [[number for number in each if key_of(number)] for each in found]
     wanted = [(number, murmur2_partitioner(key, range(6))) for number in numbers if (key := key_of(number))]
     assert keyed == [[number for number, partition in wanted if partition == each] for each in range(6)]
@@ -316,6 +370,8 @@ async def test_more_partitions_on_the_target(pair: Pair) -> None:
     values = [message.value() for number in range(2) for message in pair.read(checkpoints_topic(pair.name), number)]
     ends = {str(number): len(each) for number, each in enumerate(found)}
     assert json.loads(values[-1] or b"") == {"source": 60, "target": None, "targets": ends}
+    assert f"the keys of {pair.topic} are hashed anew on the target: the order within a key is kept" in caplog.text
+    assert set(pair.codecs(f"copy.{pair.topic}")) == {ZSTD}
 
 
 async def test_mistakes_are_named(pair: Pair) -> None:
@@ -407,7 +463,7 @@ async def test_topics_that_were_created_again(
     """
     await pair.create()
     await pair.fill(0, 10)
-    monkeypatch.setattr("kiel_groups.mirror.writer._SETTLED_S", 0.2)
+    monkeypatch.setattr("kiel_groups.mirror.writer.SETTLED_S", 0.2)
     copy, other, last = f"copy.{pair.topic}", unique("other"), unique("last")
     admin = AdminClient({"bootstrap.servers": ",".join(pair.target.brokers)})
     topics = ZooKeeperTopics(pair.source.zk_hosts)

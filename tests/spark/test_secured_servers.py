@@ -1,6 +1,6 @@
 """
-Members, workers, commands, the service and Spark on secured servers, each with no more than the file for clients: three
-ZooKeepers with digest, with SASL, and with TLS and client certificates, and Kafka 3.9.1 with SASL_SSL.
+Members, workers, commands, a mirror, the service and Spark on secured servers, each with no more than the files for
+clients: three ZooKeepers with digest, with SASL, and with TLS and client certificates, and Kafka 3.9.1 with SASL_SSL.
 """
 
 from __future__ import annotations
@@ -202,6 +202,39 @@ def run(kind: Kind, servers: Servers, monkeypatch: pytest.MonkeyPatch, tmp_path:
     with Run(servers.scan, monkeypatch, tmp_path) as made:
         made.use(kind.variables)
         yield made
+
+
+def test_a_mirror_to_a_secured_target(
+    servers: Servers, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It needs the file for the target's clients, and shows none of its secrets. The next test searches the servers."""
+    early, late, scan = servers.early, servers.late, servers.scan
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": late.security.folder / "ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": USER,
+        "sasl.password": late.security.password,
+    }
+    write_secret(file := tmp_path / "target", "\n".join(f"{name}={text}" for name, text in properties.items()))
+    user = f'[zookeeper]\nsasl-user = "{USER}"\nsasl-password = "{early.security.password}"\nacl = "creator-all"'
+    write_secret(security := tmp_path / "sasl.toml", user)
+    topic, hosts, brokers = unique("topic"), early.zk_hosts, early.brokers[0]
+    place = ("--from", hosts, "--to", late.brokers[0], "--name", unique("mirror"), "--target-properties", str(file))
+    with Run(scan, monkeypatch, tmp_path) as run:
+        run.use(
+            {"KIEL_GROUPS_BROKERS": brokers, "KIEL_GROUPS_ZOOKEEPER": hosts, SECURITY_VARIABLE: str(security)},
+        )
+        run.done("topics", "create", topic, "--partitions", str(PARTITIONS))
+        run.produce(topic, range(RECORDS))
+        words = ("mirror", "start", *place, "--topics", topic, "--topic-format", "mirrored.${topic}")
+        mirror = run.start(*words, "--exactly-once", "--until-caught-up", "-v")
+        assert mirror.wait(60) == 0, mirror.errors
+        assert "lag 0\n" in run.done("mirror", "status", *place)
+        assert f"complete; {RECORDS} of {RECORDS} records" in run.done("mirror", "verify", *place)
+        run.end()
+    assert scan.saw_command("mirror", "--target-properties")
+    assert scan.found == []
 
 
 def test_all_parts_run_and_show_no_secret(

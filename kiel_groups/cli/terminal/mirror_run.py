@@ -23,7 +23,7 @@ from kiel_groups.group.znodes.worker_contents import cause_of
 from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.rest.metrics_text import serving_metrics
-from kiel_groups.wording import some
+from kiel_groups.wording import own_command, some
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_requests import WorkerRequests
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
@@ -90,10 +90,13 @@ class MirrorRun:
         finally:
             took_s, is_known = time.monotonic() - began_s, False
             try:
+                has_followed = progress.last is not self.first
                 # Only now, the tasks have stored their last positions. What waits has no task, and is behind as well.
                 progress.add(last := self._read(with_new=True))
-                # A run that was interrupted at its start has not stored its settings, which may name other topics.
-                is_known = last.connector is not None and not changed_settings(last.connector.config, self.config)
+                # A run that was interrupted at its start has not stored its settings, which may name other topics. One
+                # that has followed the mirror knows what is stored, also if another process has changed it.
+                stored = None if last.connector is None else last.connector.config
+                is_known = stored is not None and (has_followed or not changed_settings(stored, self.config))
             except KielGroupsError as error:
                 self.lines.say("warning", f"the last positions of the mirror are not known: {error}")
             if progress.last.partitions and not self.quiet:
@@ -145,7 +148,7 @@ class MirrorRun:
     async def _follow(self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None]) -> None:
         """Show the progress until the mirror has reached the ends. Raise KielGroupsError if that cannot be."""
         warned: set[Work] = set()
-        known = self.config
+        known, is_paused = self.config, False
         left, changed_s = progress.left, time.monotonic()
         while True:
             began_s = time.monotonic()
@@ -164,6 +167,11 @@ class MirrorRun:
                     f"another process has changed the settings of the mirror ({', '.join(changed)}), which this one"
                     " follows",
                 )
+            if view.is_paused != is_paused:
+                is_paused = view.is_paused
+                resume = own_command("connectors", "resume", view.name, "--url", worker.url)
+                paused = "warning", f"the mirror is paused, and copies nothing; {resume} continues it"
+                self.lines.say(*(paused if is_paused else ("info", "the mirror continues")))
             self._check(view, urlsplit(worker.url).netloc, warned)
             if progress.is_caught_up and await asyncio.to_thread(self._has_copies, view):
                 return
@@ -205,7 +213,9 @@ class MirrorRun:
         names = {each.partition.topic: each.target for each in view.partitions if not each.is_back}
         try:
             target = self.clusters.open_target()
-            lost = target.lost_topics(names, target.last_ends(view.name), target.claims_of(view.name))
+            # Read first. From then on, the target is asked again if a broker that has just started shows no topic.
+            claims = target.claims()
+            lost = target.lost_topics(names, target.last_ends(view.name), claims)
         except KielGroupsError as error:
             if error.retriable:
                 return False

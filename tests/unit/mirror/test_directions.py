@@ -36,6 +36,7 @@ def check_of(target: FakeTarget, context: RecordingTaskContext) -> DirectionChec
         b'{"mirror": "m", "topic": "a", "source": "s", "starts": [-1]}',
         b'{"mirror": "m", "topic": "a", "source": "s", "resumes": ["1"]}',
         b'{"mirror": "m", "topic": "a", "source": "s", "target_id": 7}',
+        b'{"mirror": "m", "topic": "a", "source": "s", "ends": [-1]}',
         b'{"mirror": "m", "topic": "a", "source": "s", "more": 1}',
         b"\xff",
         b"[" * 100_000,
@@ -52,7 +53,7 @@ def test_a_hostile_claim_is_one_line(data: bytes) -> None:
 def test_claims_are_read_as_they_were_written() -> None:
     """A later record replaces a claim, and a null value deletes it, before the topic is compacted."""
     target = TargetCluster({"bootstrap.servers": "new:9092"})
-    turned = CLAIM._replace(direction=BACK, starts=(3, 0), resumes=(7,), target_id="first")
+    turned = CLAIM._replace(direction=BACK, starts=(3, 0), resumes=(7,), target_id="first", ends=(9, 4))
     records: list[tuple[bytes, bytes | None]] = [
         (b'"copy"', CLAIM.encode()),
         (b'"other"', CLAIM.encode()),

@@ -419,11 +419,13 @@ def test_an_unexpected_error_while_topics_are_watched_fails_the_connector(
 
 def test_topics_that_mirrors_keep_are_not_mirrored(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    The checkpoints of the mirror before this one in a chain would be taken for those of this one.
+    The checkpoints of the mirror before this one in a chain would be taken for those of this one. Internal topics are
+    not mirrored, either.
 
     A topic without partitions is being created. The target would refuse to create the like.
     """
     partitions = {"kiel-mirror-m": {0}, "kiel-mirror-claims": {0}, "orders": {0, 1}, "being created": None}
+    partitions["__consumer_offsets"] = {0}
     source = SimpleNamespace(topics=partitions.keys, partitions_for_topic=partitions.get)
     monkeypatch.setattr(topics_module, "SingleConsumer", lambda _: nullcontext(source))
     assert source_topics("old:9092", ["*"], None) == ({"orders": 2}, {})

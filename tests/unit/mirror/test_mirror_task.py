@@ -63,6 +63,8 @@ class FakeConsumer:
 
     def __init__(self, *answers: Any, ends: Mapping[TopicPartition, int] = {}) -> None:
         self._answers, self._ends = list(answers), ends
+        #: What the ends are in turn, before they are those in ``ends``.
+        self.earlier_ends: list[Mapping[TopicPartition, int]] = []
         self.stopped: set[TopicPartition] = set()
         self.seeks: list[tuple[TopicPartition, int]] = []
         self.subscribed: list[Any] = []
@@ -92,7 +94,8 @@ class FakeConsumer:
         return {partition.partition for partition in self._ends if partition.topic == topic}
 
     def end_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._ends[partition] for partition in partitions}
+        ends = self.earlier_ends.pop() if self.earlier_ends else self._ends
+        return {partition: ends[partition] for partition in partitions}
 
     def paused(self) -> set[TopicPartition]:
         return set(self.stopped)
@@ -169,16 +172,21 @@ def shown(metrics: Metrics) -> dict[tuple[str, str], float]:
 
 
 def test_metrics_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch is part of the lag until it is written. The checkpoint that counts is the oldest one of those behind."""
+    """
+    A batch is part of the lag until it is written. The checkpoint that counts is the oldest one of those behind. Before
+    the source has answered about all partitions of a topic, its lag is not known.
+    """
     times = SimpleNamespace(now_s=100.0)
     clock = SimpleNamespace(time=lambda: 1_000 + times.now_s, monotonic=lambda: times.now_s)
     monkeypatch.setattr(mirror_metrics, "time", clock)
     metrics, columns = Metrics(), cast("Any", FakeColumns(40, size_bytes=400, records=40))
     topics = [f"t{number:03}" for number in range(102)]
     progress = MirrorMetrics(metrics, [FIRST, SECOND, *(TopicPartition(topic, 0) for topic in topics)])
-    progress.measure(lambda: {FIRST: 10, SECOND: 100, TopicPartition("t101", 0): 7})
+    progress.measure(lambda: {FIRST: 10, TopicPartition("t101", 0): 7})
+    assert "lag_records" not in {name for name, _ in shown(metrics)}
     batches = [SourceBatch(FIRST, [columns, columns], "a")]
-    progress.begin({FIRST: [columns, columns]})
+    others = {TopicPartition(topic, 0): 0 for topic in topics}
+    progress.begin({FIRST: [columns, columns]}, lambda: {**others, FIRST: 0, SECOND: 100})
     times.now_s += 1.0
     progress.measure(dict)
     assert shown(metrics)["lag_records", "a"] == 180
@@ -208,6 +216,18 @@ def test_a_task_waits_for_a_source_that_is_gone() -> None:
     # It may also be gone as the task asks where the logs end.
     consumer.is_gone = True
     assert (task.poll(), context.problems) == ([], [gone, "", gone])
+
+
+def test_the_end_of_a_new_leader_is_no_lost_topic() -> None:
+    """A record of one partition was deleted, while the new leader of another one does not know its end yet."""
+    context, lost = RecordingTaskContext(), OffsetOutOfRangeError("lost")
+    consumer = FakeConsumer(lost, ends={FIRST: 9, SECOND: 9})
+    task = task_of(consumer, context=context)
+    vars(task).update(_next={FIRST: 7, SECOND: 9})
+    consumer.earlier_ends.append({FIRST: 9, SECOND: 8})
+    with pytest.raises(KielGroupsError, match="records of the source were deleted before they were mirrored"):
+        task.poll()
+    assert context.pauses == [module._SETTLED_S]
 
 
 def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:

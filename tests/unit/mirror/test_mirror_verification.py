@@ -11,6 +11,7 @@ import pytest
 
 from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.mirror.comparison import (
+    DELETED,
     DOUBLED,
     EXTRA_BACK,
     MISSING,
@@ -77,6 +78,37 @@ def test_a_mirror_may_copy_while_its_copies_are_verified() -> None:
 TURN = 8, 7
 
 
+def copies_back(
+    monkeypatch: pytest.MonkeyPatch, target_log: str, source_log: str, position: int, *, deleted: int | None = None
+) -> list[PartitionComparison]:
+    """
+    Compare what was copied back to two partitions, and return the results. The source has only the first one.
+
+    If some records of the source are ``deleted``, its partition had no record before the turn, so no checkpoint.
+    """
+
+    def read(log: str, first: int, start: int, end: int) -> Iterator[Records]:
+        if start < end:
+            yield Records(range(start, end), [8 * value.encode() for value in log[start - first : end - first]])
+
+    monkeypatch.setattr(MirrorVerification, "_of_target", lambda _, *place: read(target_log, TURN[0], *place[-2:]))
+    monkeypatch.setattr(MirrorVerification, "_of_source", lambda _, *place: read(source_log, TURN[1], *place[-2:]))
+    partition, copies = TopicPartition("a", 0), [TopicPartition("copy", number) for number in range(2)]
+    logs = {copies[0]: (0, TURN[0] + len(target_log)), copies[1]: (0, 5)}
+    mirrored = {partition: MirroredPartition(TURN[1], ())} if deleted is None else {}
+    target: Any = SimpleNamespace(logs=lambda _: logs, mirrored=lambda _: mirrored, settings=lambda _: {})
+    source: Any = SimpleNamespace(
+        topics=lambda: {"a"},
+        partitions_for_topic=lambda _: {0},
+        beginning_offsets=lambda _: {partition: 0 if deleted is None else TURN[1] + deleted},
+        end_offsets=lambda _: {partition: TURN[1] + len(source_log)},
+    )
+    claim = Claim("m", "a", "old:9092", direction=BACK, starts=TURN[:1], ends=() if deleted is None else TURN[1:])
+    verification = MirrorVerification("old:9092", target, "m", copied_back=lambda _: position)
+    _, *back = verification._copies(source, {"a": ("copy", claim)})
+    return [verification._compare(each, source) for each in back]
+
+
 @pytest.mark.parametrize(
     ("target_log", "source_log", "position", "counts"),
     [
@@ -104,33 +136,26 @@ def test_what_was_copied_back_is_compared(
     target_log: str, source_log: str, position: int, counts: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target had the records first. They are copied at least once, so doubled ones are always explained."""
-
-    def read(log: str, first: int, start: int, end: int) -> Iterator[Records]:
-        if start < end:
-            yield Records(range(start, end), [8 * value.encode() for value in log[start - first : end - first]])
-
-    monkeypatch.setattr(MirrorVerification, "_of_target", lambda _, *place: read(target_log, TURN[0], *place[-2:]))
-    monkeypatch.setattr(MirrorVerification, "_of_source", lambda _, *place: read(source_log, TURN[1], *place[-2:]))
-    partition, copies = TopicPartition("a", 0), [TopicPartition("copy", number) for number in range(2)]
-    logs = {copies[0]: (0, TURN[0] + len(target_log)), copies[1]: (0, 5)}
-    target: Any = SimpleNamespace(logs=lambda _: logs, mirrored=lambda _: {partition: MirroredPartition(TURN[1], ())})
-    target.settings = lambda _: {}
-    source: Any = SimpleNamespace(
-        topics=lambda: {"a"},
-        partitions_for_topic=lambda _: {0},
-        beginning_offsets=lambda _: {partition: 0},
-        end_offsets=lambda _: {partition: TURN[1] + len(source_log)},
-    )
-    claim = Claim("m", "a", "old:9092", direction=BACK, starts=TURN[:1])
-    verification = MirrorVerification("old:9092", target, "m", copied_back=lambda _: position)
-    _, *back = verification._copies(source, {"a": ("copy", claim)})
-    found, new = (verification._compare(each, source) for each in back)
+    found, new = copies_back(monkeypatch, target_log, source_log, position)
     assert (dict(found.counts), found.records) == (counts, (len(source_log), len(target_log)))
     assert found.compared == ((TURN[1], TURN[1] + len(source_log)), (TURN[0], TURN[0] + len(target_log)))
     is_wrong = not counts.keys() <= {WAITING_BACK, DOUBLED}
     assert bool(found.unexplained(is_exactly_once=True)) is is_wrong
     assert [each.source is None for each in found.differences if each.kind == MISSING] == [True] * (MISSING in counts)
     assert new.refusal == "the source has no such partition, so the records wait"
+
+
+@pytest.mark.parametrize(
+    ("source_log", "deleted", "counts"),
+    [("abcd", 2, {DELETED: 2}), ("acd", 0, {MISSING: 1})],
+    ids=["deleted", "missing"],
+)
+def test_records_that_the_source_has_deleted_since_the_turn_are_not_missing(
+    source_log: str, deleted: int, counts: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a partition without a checkpoint, the claim knows where its log on the source ended at the turn."""
+    found, _ = copies_back(monkeypatch, "abcd", source_log, 12, deleted=deleted)
+    assert dict(found.counts) == counts
 
 
 def test_what_is_not_mirrored_of_a_topic_with_hashed_keys_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,6 +213,7 @@ def test_a_topic_stops_before_it_is_turned(direction: str) -> None:
     target = FakeTarget({"copy": CLAIM._replace(direction=direction), "other": CLAIM._replace(topic="b")})
     turned(target, lambda: [plan_of(target, (7, 0, 9), (0, 0, 0))])
     assert target.stored["copy"].turn == CLAIM._replace(direction=BACK, starts=(9, 0)).turn
+    assert target.stored["copy"].ends == (7, 0)
     assert target.stored["other"] == CLAIM._replace(topic="b")
     assert target.history == [direction, STOPPED, BACK]
 

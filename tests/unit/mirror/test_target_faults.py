@@ -26,6 +26,7 @@ from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import (
     BACK,
+    CLAIMS_TOPIC,
     Claim,
     LostTopicsError,
     MirroredTopic,
@@ -70,7 +71,7 @@ def kafka(cluster: MockKafka, monkeypatch: pytest.MonkeyPatch) -> MockKafka:
     monkeypatch.setattr(module, "_SLICE_S", 0.05)
     monkeypatch.setattr(module, "_CLOSE_S", 0.05)
     monkeypatch.setattr(module, "_LATE_S", 0.2)
-    monkeypatch.setattr(module, "_SETTLED_S", 0.1)
+    monkeypatch.setattr(module, "SETTLED_S", 0.1)
     return cluster
 
 
@@ -278,19 +279,46 @@ def test_a_deleted_topic_keeps_the_next_writer_from_no_other(kafka: MockKafka, e
     assert len(values) in (2, 3)
 
 
-def test_lost_topics_are_found_and_not_created_again() -> None:
-    """A topic without mirrored records is created, also if an earlier start has claimed it, and was refused."""
-    target, created = TargetCluster({"bootstrap.servers": "new:9092"}), list[str]()
+def test_a_broker_that_has_just_started_has_lost_no_topic() -> None:
+    """With ZooKeeper, it shows no topic until the controller has sent it all of them, nor any that a mirror made."""
+    target, shown = TargetCluster({"bootstrap.servers": "new:9092"}), [CLAIMS_TOPIC, "copy"]
+    metadata = SimpleNamespace(topics={name: SimpleNamespace(partitions=[0]) for name in shown})
+    vars(target).update(_metadata=lambda _: metadata, read=lambda *_: [])
+    # Without a mirror, a target may have no topic.
+    metadata.topics, shown_later = {}, metadata.topics
+    assert target.partitions() == {}
+    target.claims()
+    with pytest.raises(RetriableBrokerError, match=f"does not show {CLAIMS_TOPIC} any more"):
+        target.lost_topics({"a": "copy"}, {PARTITION: 9}, {})
+    metadata.topics = shown_later
+    assert target.partitions() == dict.fromkeys(shown, 1)
+
+
+def test_lost_topics_are_found_and_not_created_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A topic without mirrored records is created, with the settings that the target has, also if an earlier start has
+    claimed it, and was refused. The end of a log counts if it is too small twice: that of a new leader may be.
+    """
+    monkeypatch.setattr(target_module, "SETTLED_S", 0)
+    target, created = TargetCluster({"bootstrap.servers": "new:9092"}), dict[str, Mapping[str, str]]()
     records = {"gone": 9, "short": 9, "kept": 9, "empty": 0}
     known = {TopicPartition(name, 0): count for name, count in records.items()}
-    ends = {"short": 8, "kept": 9}
+    ends, of_new_leader = {"short": 8, "kept": 9}, [0]
+
+    def logs(_: object) -> Mapping[TopicPartition, tuple[int, int]]:
+        found = {**ends, "kept": of_new_leader.pop()} if of_new_leader else ends
+        return {TopicPartition(f"copy.{name}", 0): (0, end) for name, end in found.items()}
+
     vars(target).update(
         last_ends=lambda _: known,
         partitions=lambda: dict.fromkeys(ends, 1),
-        logs=lambda _: {TopicPartition(f"copy.{name}", 0): (0, end) for name, end in ends.items()},
-        _create=lambda topics: created.extend(topic.topic for topic in topics) or {},
+        logs=logs,
+        _create=lambda topics: created.update((topic.topic, topic.config) for topic in topics) or {},
     )
-    topics = [MirroredTopic(name, f"copy.{name}", 1, {}) for name in [*records, "new"]]
+    config = {"retention.ms": "7", "of.an.early.release": "8"}
+    topics = [MirroredTopic(name, f"copy.{name}", 1, config) for name in [*records, "new"]]
     found = target.lost_topics(names_of(topics), known, {})
     assert {name: text.partition(" any more")[0].partition(":0 had")[0] for name, text in found.items()} == {
         "gone": "the target does not show copy.gone with its partitions",
@@ -307,7 +335,9 @@ def test_lost_topics_are_found_and_not_created_again() -> None:
     assert "leave new out of the topics of this mirror" in found["new"]
     vars(target).update(partitions=lambda: {"copy.short": 1, "copy.kept": 1})
     _, refused = target.create("m", topics, 1)
-    assert (created, refused.keys()) == (["copy.empty", "copy.new"], {"gone"})
+    carried = {"retention.ms": "7"}
+    assert (created, refused.keys()) == ({"copy.empty": carried, "copy.new": carried}, {"gone"})
+    assert "topic new: these settings do not exist on the target: of.an.early.release" in caplog.text
 
 
 def test_topics_without_an_id_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from kiel_groups.errors import KielGroupsError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror import writer as module
 from kiel_groups.mirror.target import TargetCluster
-from kiel_groups.mirror.values import SourceBatch, Timestamps, TopicLimits, WriterSettings, checkpoints_topic
+from kiel_groups.mirror.values import SourceBatch, Timestamps, TopicLimits, WriterSettings
 from kiel_groups.mirror.writer import TargetWriter
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.columns import columns_of
@@ -267,7 +267,7 @@ def test_a_checkpoint_has_the_end_of_the_target() -> None:
 
 def test_a_log_of_the_target_that_is_shorter_than_before_fails_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """The topic was deleted and created again, perhaps while no task ran: its checkpoints would skip records."""
-    monkeypatch.setattr(module, "_SETTLED_S", 0.0)
+    monkeypatch.setattr(module, "SETTLED_S", 0.0)
     writer, producer = writer_of(FakeTarget({'["a", 3, 0]': {"source": 7, "target": 5}}, [1]))
     assert writer.positions() == {PARTITION: 7}
     with pytest.raises(KielGroupsError, match=r"had 6 records, and ends at 1 now: the topic was deleted and created"):
@@ -435,8 +435,14 @@ def test_a_topic_that_was_deleted_is_named(monkeypatch: pytest.MonkeyPatch, is_d
     """The library would wait for the topic without an end, and all other topics of the task with it."""
     monkeypatch.setattr(module, "_LATE_S", 0.0)
     writer, producer = writer_of(target := FakeTarget())
-    target.topics = {checkpoints_topic("m"): 1} if is_deleted else {}
     waits = [1, 1]
+
+    def shown(_: float = 0.0) -> Mapping[str, int]:
+        if not is_deleted:
+            raise RetriableBrokerError("the target does not show its topics")
+        return {}
+
+    monkeypatch.setattr(target, "partitions", shown)
     monkeypatch.setattr(producer, "flush", lambda _: waits.pop() if waits else 0)
     if is_deleted:
         with pytest.raises(KielGroupsError, match="does not show copy with its partitions any more: the topic"):

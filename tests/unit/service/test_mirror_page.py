@@ -45,19 +45,26 @@ def test_topics_and_progress() -> None:
         MirroredTopic("a", "old.a", 4, 3_000, 25, "40 s ago"),
     ]
     assert found.progress == (
-        "Running: 3,000 records are left, at 30 a second for about 100 s; 70 since its tasks started; 2 dead letters;"
-        " 1 aborted transaction."
+        "Running: 3,000 records are left, at 30 a second for about 100 s; 70 since its tasks last began to copy; 2 dead"
+        " letters; 1 aborted transaction."
     )
     assert found.problems == []
     (done,) = mirrors([CONNECTOR, task(0, samples("a", 0, 0.0, 900, records=70))], "g", "http://h:1", NOW_MS)
-    assert done.progress == "Running: all records are mirrored; 70 since its tasks started."
+    assert done.progress == "Running: all records are mirrored; 70 since its tasks last began to copy."
     values = {"records_copied_back": 9.0, "partitions": 2.0, "lag_records": 5.0, "records_per_second": 1.0}
     back: list[Sample] = [(f"mirror_{name}", (("topic", "b"),), value) for name, value in values.items()]
     (turned,) = mirrors([CONNECTOR, task(0, tuple(back))], "g", "http://h:1", NOW_MS)
     assert turned.topics == [MirroredTopic("b", "old.b (back)", 2, 5, 1, "")]
     assert turned.progress == (
-        "Running: 5 records are left, at 1 a second for about 5 s; 0 since its tasks started; 9 records copied back."
+        "Running: 5 records are left, at 1 a second for about 5 s; 0 since its tasks last began to copy; 9 records"
+        " copied back."
     )
+    # Before the source has answered, a task has no lag.
+    unknown = tuple(each for each in behind if each[0] != "mirror_lag_records")
+    for problem, text in (("", "Running: how many"), ("the target is late", "Running: waiting; how many")):
+        (new,) = mirrors([CONNECTOR, task(0, behind), task(1, unknown, problem=problem)], "g", "http://h:1", NOW_MS)
+        assert [topic.lag for topic in new.topics] == [None]
+        assert new.progress.startswith(f"{text} records are left is not known yet; ")
     (idle,) = mirrors([CONNECTOR._replace(state="PAUSED")], "g", "http://h:1", NOW_MS)
     assert (idle.progress, idle.topics) == ("Nothing is known of its topics while none of its tasks runs.", [])
 

@@ -25,7 +25,7 @@ from kiel_groups.errors import (
     NoBrokersError,
     UnknownConnectorError,
 )
-from kiel_groups.group.znodes.worker_contents import WorkState, WorkStatus
+from kiel_groups.group.znodes.worker_contents import TargetState, WorkState, WorkStatus
 from kiel_groups.mirror import mirror_view
 from kiel_groups.mirror.connector import MirrorConnector
 from kiel_groups.mirror.mirror_view import MirrorView, PartitionProgress
@@ -391,7 +391,7 @@ def test_a_run_with_an_end_looks_once_more_whether_the_target_has_the_copies(
             raise answer
         return answer
 
-    target = SimpleNamespace(lost_topics=lost, last_ends=lambda _: {}, claims_of=lambda _: {})
+    target = SimpleNamespace(lost_topics=lost, last_ends=lambda _: {}, claims=dict)
     monkeypatch.setattr(MirrorClusters, "open_target", lambda _: target)
 
     def follow() -> None:
@@ -409,7 +409,7 @@ def test_the_last_line_of_a_run_has_what_waits(
 ) -> None:
     """
     A partition without a task, which the target may refuse to add, is behind as well. A run that ends before it has
-    stored its settings does not know what they add.
+    stored its settings does not know what they add. One that has followed those of another process does.
     """
     command(*START)
     command(*START, "--topics", "a*,b")
@@ -419,7 +419,11 @@ def test_the_last_line_of_a_run_has_what_waits(
         waiting = PartitionProgress(TopicPartition("a", 1), "a", None, start=0, end=5)
         return replace(view, partitions=(*view.partitions, waiting)) if with_new else view
 
-    async def ended(*_: object) -> int:
+    followed = list[MirrorView]()
+
+    async def ended(_: object, progress: MirrorProgress, *__: object) -> int:
+        for view in followed:
+            progress.add(view)
         return 0
 
     monkeypatch.setattr(mirror_run, "read_mirror", read)
@@ -428,6 +432,33 @@ def test_the_last_line_of_a_run_has_what_waits(
     assert capsys.readouterr().out.endswith("7 records behind, where the next start continues\n")
     assert RUN(runs[1]) == 0
     assert capsys.readouterr().out.endswith("; how far the mirror is behind is not known\n")
+    followed.append(read())
+    assert RUN(runs[1]) == 0
+    assert capsys.readouterr().out.endswith("7 records behind, where the next start continues\n")
+
+
+def test_a_run_says_that_its_mirror_is_paused(
+    runs: list[mirror_run.MirrorRun], command: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would wait without a reason. Each pause has one line, which says how the mirror continues, and its end too."""
+    for name in ("_INTERVAL_S", "_PAUSE_FACTOR"):
+        monkeypatch.setattr(mirror_run, name, 0)
+    running, (row, back) = mirror(), mirror().partitions
+    entry = ConnectorEntry(CONFIG, TargetState.PAUSED)
+    paused = replace(running, group=replace(running.group, configuration=ConfigSnapshot(2, {"mirror": entry})))
+    done = replace(running, partitions=(row._replace(position=9), back))
+    views = [done, paused, running, paused, paused]
+    monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: views.pop())
+    monkeypatch.setattr(mirror_run.MirrorRun, "_has_copies", lambda *_: True)
+    command(*START, "--until-caught-up")
+    progress, worker = MirrorProgress(running, runs[0].logs), cast("Any", SimpleNamespace(url="http://h:1"))
+    asyncio.run(runs[0]._follow(worker, progress, str))
+    line = (
+        "warning: the mirror is paused, and copies nothing; 'kiel-groups connectors resume mirror --url http://h:1'"
+        " continues it"
+    )
+    lines = [line, "info: the mirror continues", line, "info: the mirror continues"]
+    assert (capsys.readouterr().err.splitlines(), views) == (lines, [])
 
 
 def test_a_lost_checkpoint_is_a_problem() -> None:
