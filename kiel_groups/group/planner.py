@@ -79,16 +79,14 @@ def _surplus(
 
 def members_by_slot(registered: Iterable[tuple[int, MemberInfo]]) -> dict[Slot, MemberInfo]:
     """
-    Return the members by slot. Of two members with the same slot, keep the member that registered later.
+    Return the members by slot. Of two members with the same slot, keep the one that registered later, or the only one
+    that subscribes: a member has its place until a later one has subscribed.
 
     Args:
         registered: The members, each with the creation zxid of its znode. A later registration has a higher zxid.
     """
-    newest: dict[Slot, tuple[int, MemberInfo]] = {}
-    for zxid, info in registered:
-        if info.slot not in newest or newest[info.slot][0] < zxid:
-            newest[info.slot] = (zxid, info)
-    return {slot: info for slot, (_, info) in newest.items()}
+    ordered = sorted(registered, key=lambda each: (each[1].subscribes, each[0]))
+    return {info.slot: info for _, info in ordered}
 
 
 # Absent static members: their slots keep their partitions for a grace period, so that a restart moves nothing.

@@ -22,7 +22,7 @@ from kiel_groups.wire.fetch import FetchRequest
 from tests.helpers.checked_group import RECOVERY_S, checked_group
 from tests.helpers.closed_sessions import close_sessions_below
 from tests.helpers.cluster_data import produce, zookeeper
-from tests.helpers.servers import PATIENT
+from tests.helpers.servers import LASTING_MS, PATIENT
 from tests.helpers.waiting import eventually
 from tests.proxies import FaultProxy, KafkaProxy
 from tests.proxies.kafka_proxy import Exchange, Reply
@@ -68,7 +68,7 @@ class Pair:
 @asynccontextmanager
 async def broker_pair() -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster(brokers=0))
+        cluster = await stack.enter_async_context(Cluster(brokers=0, max_session_timeout_ms=LASTING_MS))
         proxies = [await stack.enter_async_context(FaultProxy(cluster.zk_hosts)) for _ in range(2)]
         brokers = [KafkaBroker(proxy.address, number, overrides=PATIENT) for number, proxy in enumerate(proxies)]
         cluster.kafka += await asyncio.gather(*map(stack.enter_async_context, brokers))
@@ -79,7 +79,8 @@ async def broker_pair() -> AsyncIterator[Pair]:
 
 
 async def produce_at(address: str, *values: bytes) -> None:
-    async with Producer([address], serializer=bytes) as producer:
+    # A replica on a busy machine may confirm late. If its leader stops waiting, the producer stores the record again.
+    async with Producer([address], serializer=bytes, ack_timeout=30_000) as producer:
         await asyncio.gather(*(producer.produce("t", value) for value in values))
 
 

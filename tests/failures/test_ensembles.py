@@ -17,10 +17,11 @@ from kazoo.protocol.serialization import Connect
 
 from kiel_groups.embedded import Cluster, ZooKeeperServer
 from tests.helpers.answer_losers import AnswerLoser
-from tests.helpers.checked_group import LASTING_MS, RECOVERY_S, SESSION_TIMEOUT_MS, checked_group
+from tests.helpers.checked_group import RECOVERY_S, SESSION_TIMEOUT_MS, checked_group
 from tests.helpers.cluster_data import owners, produce, zookeeper
 from tests.helpers.members import Member, group_of
 from tests.helpers.running_time import running_s
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually
 from tests.helpers.zookeeper_roles import followers_of, leader_of, mode_of
 from tests.proxies.cuttable_servers import ClusterOnCuttableEnsemble
@@ -198,8 +199,7 @@ async def test_the_zookeeper_leader_believes_that_a_session_has_moved(
     overrides = FAIRLY_PATIENT if zookeeper == "3.4.6" else PATIENT
     cluster = ensembles(zookeeper=zookeeper, zookeeper_overrides=overrides)
     followers = ",".join(server.hosts for server in await followers_of(cluster.ensemble))
-    settings = {"session_timeout_ms": LASTING_MS, "auto_commit_interval_ms": 60_000}
-    async with checked_group(cluster, unique, **settings) as checked:
+    async with checked_group(cluster, unique, auto_commit_interval_ms=60_000) as checked:
         # Do not connect to the leader: it closes its own connections of a moved session at the first request of any
         # kind.
         member = await checked.join(zk_hosts=followers)

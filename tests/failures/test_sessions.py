@@ -272,7 +272,7 @@ async def test_the_leader_connects_again_with_the_same_session(cluster: Cluster,
     """The leader keeps its role and its claims, and plans for the changes that it missed. Nothing is lost."""
     async with (
         FaultProxy(cluster.zk_hosts) as proxy,
-        checked_group(cluster, unique, session_timeout_ms=10_000) as checked,
+        checked_group(cluster, unique) as checked,
     ):
         leader = await checked.join(zk_hosts=proxy.address)
         await checked.join()
@@ -300,7 +300,7 @@ async def test_the_answer_to_a_create_is_lost(
     """
     async with (
         AnswerLoser(cluster_39.zk_hosts) as proxy,
-        checked_group(cluster_39, unique, session_timeout_ms=10_000) as checked,
+        checked_group(cluster_39, unique) as checked,
     ):
         await checked.produce()
         layout = checked.layout

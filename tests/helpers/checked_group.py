@@ -15,15 +15,13 @@ from kiel_groups.model import TopicPartition
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.member_program import Program
 from tests.helpers.members import Delivery, Group, Member, group_of
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually
 
-__all__ = ["LASTING_MS", "RECOVERY_S", "SESSION_TIMEOUT_MS", "CheckedGroup", "checked_group"]
+__all__ = ["RECOVERY_S", "SESSION_TIMEOUT_MS", "CheckedGroup", "checked_group"]
 
 #: The session timeout, in milliseconds, of members whose session is to expire: processes, and those that are cut off.
 SESSION_TIMEOUT_MS = 3_000
-
-#: The session timeout of all other members. A lease lasts half of this time, for which the computer may stand still.
-LASTING_MS = 10_000
 
 #: The time limit for a group to recover from a failure, in seconds: a session timeout and a plan, on a busy machine.
 RECOVERY_S = 20.0
@@ -152,7 +150,7 @@ async def checked_group(
     """Provide a group without members on a new topic. If the block succeeds, check claims and commits at the end."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, partitions)
-    used = {"session_timeout_ms": LASTING_MS, "auto_commit_interval_ms": 100, **settings}
+    used = {"auto_commit_interval_ms": 100, **settings}
     with zookeeper(cluster) as client:
         async with group_of(cluster, name, [topic], **used) as group:
             checked = CheckedGroup(cluster, group, topic, partitions, client)

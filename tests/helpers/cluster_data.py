@@ -36,10 +36,11 @@ async def produce(cluster: Cluster, topic: str, count: int, first: int = 0) -> l
     """
     Produce ``count`` numbers, beginning with ``first``, as values and keys, and return the values.
 
-    The key decides on the partition, so a partition has the same records in each run.
+    The key decides on the partition, so a partition has the same records in each run. No record is stored twice because
+    a replica on a busy machine confirms late.
     """
     values = [b"%d" % number for number in range(first, first + count)]
-    async with Producer(cluster.brokers, partitioner=hash_partitioner) as producer:
+    async with Producer(cluster.brokers, partitioner=hash_partitioner, ack_timeout=30_000) as producer:
         await asyncio.gather(*(producer.produce(topic, value, key=value) for value in values))
     return values
 

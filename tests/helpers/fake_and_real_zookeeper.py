@@ -14,6 +14,7 @@ from kiel_groups.embedded import ZooKeeperServer
 from tests.fakes import FakeEnsemble, Host, Timeline, fake_client
 from tests.helpers.answer_losers import AnswerLoser
 from tests.helpers.closed_sessions import close_session
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually, eventually_blocking
 from tests.helpers.zookeeper_roles import leader_of, modes_of
 from tests.proxies.cuttable_servers import CuttableEnsemble
@@ -21,6 +22,9 @@ from tests.proxies.cuttable_servers import CuttableEnsemble
 __all__ = ["Lossy", "Backend", "FakeBackend", "RealBackend", "FakeServers", "RealServers", "Servers"]
 
 TICK_MS = 500
+
+#: For how long the fake holds back the leader's commits, in simulated seconds: longer than any read takes.
+_HELD_S = 1.5
 
 
 class Lossy(Protocol):
@@ -100,7 +104,7 @@ class FakeBackend(_Clients):
 
     def __init__(self, ensemble: FakeEnsemble | None = None) -> None:
         super().__init__()
-        self.ensemble = ensemble or FakeEnsemble(Timeline(), tick_ms=TICK_MS)
+        self.ensemble = ensemble or FakeEnsemble(Timeline(), tick_ms=TICK_MS, max_session_timeout_ms=LASTING_MS)
 
     def client(self, timeout_s: float = 10.0, session: tuple[int, bytes] | None = None) -> KazooClient:
         client = fake_client(Host(self.ensemble), int(timeout_s * 1000))
@@ -194,8 +198,11 @@ class Servers(Protocol):
 
     def freeze(self, server: int) -> None: ...
     def crash(self, server: int) -> None: ...
-    def lag(self, follower: int, lag_s: float) -> None:
-        """Delay the follower's receipt of the leader's commits by ``lag_s`` seconds from now on."""
+    def hold(self, follower: int) -> None:
+        """Hold back what the leader and the follower send to each other from now on."""
+
+    def deliver(self) -> None:
+        """Deliver what is held back."""
 
     def heal(self) -> None:
         """End all faults, and wait until all three servers serve again. Another server may lead then."""
@@ -227,8 +234,12 @@ class FakeServers:
     def crash(self, server: int) -> None:
         self._ensemble.crash(self._ordered[server])
 
-    def lag(self, follower: int, lag_s: float) -> None:
-        self._ordered[follower].lag_s = lag_s
+    def hold(self, follower: int) -> None:
+        self._ordered[follower].lag_s = _HELD_S
+
+    def deliver(self) -> None:
+        for server in self._ordered:
+            server.lag_s = 0.0
 
     def heal(self) -> None:
         for server in self._ensemble.servers:
@@ -294,8 +305,11 @@ class RealServers:
     def crash(self, server: int) -> None:
         asyncio.run(self._ordered[server].kill())
 
-    def lag(self, follower: int, lag_s: float) -> None:
-        self._ensemble.delay(lag_s, self._ordered[0], self._ordered[follower])
+    def hold(self, follower: int) -> None:
+        self._ensemble.cut(self._ordered[0], self._ordered[follower])
+
+    def deliver(self) -> None:
+        self._ensemble.heal()
 
     def heal(self) -> None:
         self._ensemble.heal()

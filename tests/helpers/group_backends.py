@@ -26,6 +26,7 @@ from kiel_groups.wire.framing import Request
 from kiel_groups.wire.group_requests import DescribeGroupsRequest, FindCoordinatorRequest
 from kiel_groups.wire.offsets import OffsetCommitRequestV2, OffsetFetchRequestV1
 from tests.helpers.cluster_data import members, stored_offsets, zookeeper
+from tests.helpers.members import LASTING
 from tests.helpers.servers import COORDINATING_KAFKAS, ZOOKEEPERS, played_kafkas
 from tests.helpers.waiting import eventually, eventually_blocking
 
@@ -58,7 +59,7 @@ class GroupBackend:
         """The settings of a consumer that choose this backend. Frequent heartbeats make rebalances quick."""
         if self.by_brokers:
             return {"coordination": "brokers", "zk_hosts": None, "heartbeat_interval_ms": 100, "retry_backoff_ms": 20}
-        return {"zk_hosts": self.cluster.zk_hosts, "store": self.store}
+        return {"zk_hosts": self.cluster.zk_hosts, "store": self.store, **LASTING}
 
     def consumer(self, group: str, **settings: Any) -> GroupedConsumer:
         """Return a consumer that is not connected."""

@@ -9,6 +9,7 @@ from typing import Any
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.embedded import Cluster
 from tests.helpers.cluster_data import stored_offsets, zookeeper
+from tests.helpers.members import LASTING
 
 __all__ = ["consumer_of", "offsets", "produce", "values"]
 
@@ -16,7 +17,10 @@ __all__ = ["consumer_of", "offsets", "produce", "values"]
 def consumer_of(cluster: Cluster, group: str, **settings: Any) -> GroupedConsumer:
     """Create a consumer with kiel's arguments. A short ``max_wait_time`` keeps tests short."""
     return GroupedConsumer(
-        brokers=cluster.brokers, group=group, zk_hosts=[cluster.zk_hosts], **({"max_wait_time": 200} | settings)
+        brokers=cluster.brokers,
+        group=group,
+        zk_hosts=[cluster.zk_hosts],
+        **({**LASTING, "max_wait_time": 200} | settings),
     )
 
 

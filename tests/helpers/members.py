@@ -15,9 +15,13 @@ from kiel_groups.embedded import Cluster
 from kiel_groups.model import Record, TopicPartition
 from tests.helpers.closed_sessions import close_session
 from tests.helpers.running_time import running_s
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually
 
-__all__ = ["Delivery", "Group", "Member", "end_session", "group_of"]
+__all__ = ["LASTING", "Delivery", "Group", "Member", "end_session", "group_of"]
+
+#: Settings of members whose session is not to expire. They notice as soon as with the default that their znode is gone.
+LASTING = {"session_timeout_ms": LASTING_MS, "heartbeat_interval_ms": 1_500}
 
 
 class Delivery(NamedTuple):
@@ -50,6 +54,8 @@ class Member:
         place = {"brokers": cluster.brokers, **settings}
         if "zk_hosts" not in settings:
             place["zk_hosts"] = cluster.zk_hosts
+        if place["zk_hosts"] is not None and "session_timeout_ms" not in settings:
+            place = LASTING | place
         self.consumer = GroupedConsumer(group=group, listener=self, **place)
         self._task: asyncio.Task[None] | None = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,11 @@ COORDINATING_KAFKAS = ("0.9.0.1", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1")
 LATE_KAFKAS = ("4.1.0",)
 #: Those that coordinate groups, and that run unless KAFKA_RELEASES names others: a list with commas, or "all".
 _PLAYED = "0.9.0.1,3.9.1"
-#: A longer session timeout, because the computer may pause for some seconds. If its session expires, a single broker of
-#: 0.8 finds its own old registration, and leads no partition for a while.
-PATIENT = {"zookeeper.session.timeout.ms": 10_000}
+#: The longest session timeout that shared servers grant, because the computer may pause for some seconds. A lease lasts
+#: half of this time. If its session expires, a single broker of 0.8 finds its own old registration, and leads no
+#: partition for a while.
+LASTING_MS = 30_000
+PATIENT = {"zookeeper.session.timeout.ms": LASTING_MS}
 #: Fewer heartbeats, too: while no test uses the broker, it does little else.
 PATIENT_CONTROLLER = {"broker.session.timeout.ms": 10_000, "broker.heartbeat.interval.ms": 2_000}
 
@@ -57,9 +60,10 @@ def shared_clusters() -> Iterator[Callable[..., Cluster]]:
         def cluster_on(zookeeper: str | None, kafka: str = DEFAULT_KAFKA) -> Cluster:
             versions = (zookeeper, kafka)
             if versions not in running:
-                patient = PATIENT_CONTROLLER if zookeeper is None else PATIENT
-                cluster = Cluster(zookeeper=zookeeper, kafka=kafka, broker_overrides=patient)
-                running[versions] = stack.enter_context(cluster)
+                settings: dict[str, Any] = {"broker_overrides": PATIENT_CONTROLLER}
+                if zookeeper is not None:
+                    settings = {"broker_overrides": PATIENT, "max_session_timeout_ms": LASTING_MS}
+                running[versions] = stack.enter_context(Cluster(zookeeper=zookeeper, kafka=kafka, **settings))
             return running[versions]
 
         yield cluster_on
@@ -80,7 +84,7 @@ def cluster_39(shared_clusters: Callable[..., Cluster]) -> Cluster:
 @pytest.fixture(scope="module")
 def fresh_cluster() -> Iterator[Cluster]:
     """Start a cluster for a module whose tests read all groups again and again: a shared cluster has hundreds."""
-    with Cluster(zookeeper="3.9.5", broker_overrides=PATIENT) as cluster:
+    with Cluster(zookeeper="3.9.5", broker_overrides=PATIENT, max_session_timeout_ms=LASTING_MS) as cluster:
         yield cluster
 
 

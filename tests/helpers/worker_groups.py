@@ -19,6 +19,7 @@ from kiel_groups.rest.settings import RestSettings
 from kiel_groups.workers.execution.worker import Worker
 from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from tests.helpers.commands import Running
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually
 
 __all__ = ["WorkerPrograms", "ask", "numbers_in", "until_state", "worker_on"]
@@ -34,11 +35,11 @@ def worker_on(cluster: Cluster, group: str, **settings: Any) -> Worker:
     Return a worker of a group, which has not started, with a port of the system's choice.
 
     A worker that is not scheduled for half of its session timeout loses its claims, and its tasks repeat records. The
-    default is the longest one that the embedded servers grant.
+    default is the longest one that shared servers grant.
     """
     if "zookeeper" not in settings:
         settings["zookeeper"] = cluster.zk_hosts
-    defaults = {"brokers": ",".join(cluster.brokers), "rest": RestSettings(port=0)}
+    defaults = {"brokers": ",".join(cluster.brokers), "rest": RestSettings(port=0), "session_timeout_ms": LASTING_MS}
     return Worker(WorkerSettings(group=group, **(defaults | settings)))
 
 

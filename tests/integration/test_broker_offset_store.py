@@ -19,7 +19,7 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import NO_ERROR
 from tests.helpers.cluster_data import produce, stored_offsets, zookeeper
 from tests.helpers.members import Member, group_of
-from tests.helpers.servers import EARLY_KAFKAS, PATIENT
+from tests.helpers.servers import EARLY_KAFKAS, LASTING_MS, PATIENT
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -100,7 +100,7 @@ async def test_a_broker_that_is_down_costs_only_time(start_cluster: Callable[...
 
 async def test_a_commit_that_brokers_do_not_confirm_raises(start_cluster: Callable[..., Cluster]) -> None:
     """A frozen broker stores nothing. A program that does not look at the result of ``commit()`` must learn of it."""
-    cluster = start_cluster(broker_overrides=PATIENT)
+    cluster = start_cluster(broker_overrides=PATIENT, max_session_timeout_ms=LASTING_MS)
     await cluster.create_topic("t", 1)
     await produce(cluster, "t", 2)
     settings = {"store": "broker-v0", "autocommit": False, "request_timeout_ms": 500}

@@ -28,6 +28,7 @@ from tests.helpers.contexts import process_context
 from tests.helpers.members import group_of
 from tests.helpers.metrics_page import check_exposed
 from tests.helpers.rest_requests import ask
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -88,11 +89,10 @@ async def test_services_take_over_from_each_other(cluster_39: Cluster, unique: U
         given = ["--session-timeout-ms", str(session_timeout_ms), "--log-format", "json", *options]
         return serving(cluster_39, name, *given)
 
-    # ZooKeeper grants at most ten seconds.
     with service(6_000, "--advertised-host", "proxy.example") as first:
         leader = await leader_in_log(first, name)
         assert (await url_in_log(first)).startswith("http://proxy.example:")
-        with service(10_000) as second:
+        with service(LASTING_MS) as second:
             stands_by = " is standing by, another process leads"
             await eventually(
                 lambda: any(stands_by in each["message"] for each in documents(second)),

@@ -21,6 +21,7 @@ from kiel_groups.wire.group_requests import GroupProtocol
 from tests.helpers.cluster_data import zookeeper
 from tests.helpers.commands import Running
 from tests.helpers.generic_program import NUMBERS, NumberProgram
+from tests.helpers.members import LASTING
 from tests.helpers.servers import ZOOKEEPERS, played_kafkas
 from tests.helpers.waiting import eventually
 
@@ -37,7 +38,7 @@ def settings(request: pytest.FixtureRequest, shared_clusters: Callable[..., Clus
     """Return the arguments of members on a shared cluster: once for each kind of coordination, and each release."""
     coordination, version = request.param
     if coordination == "zookeeper":
-        return {"zk_hosts": shared_clusters(version).zk_hosts, "session_timeout_ms": 10_000}
+        return {"zk_hosts": shared_clusters(version).zk_hosts, **LASTING}
     uses_zookeeper = kafka_release(version).uses_zookeeper
     cluster = shared_clusters("3.9.5" if uses_zookeeper else None, version)
     return {

@@ -69,7 +69,7 @@ async def test_a_lease_ends_before_its_session(cluster: Cluster, unique: Unique)
     await cluster.create_topic(topic, 2)
     values = await produce(cluster, topic, 20)
     async with proxy_of(cluster) as proxy, group_of(cluster, name, [topic]) as group:
-        # The longest one that servers grant: the checks must end before the session does.
+        # The checks must end before the session does: within half of this time.
         member = Member(behind(cluster, proxy), name, [topic], session_timeout_ms=10_000)
         group.members.append(member)
         await member.start()

@@ -19,8 +19,10 @@ from kiel_groups.embedded.kafka import KafkaBroker
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.metrics import Metrics
+from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.cluster_data import owners, produce, stored_offsets, zookeeper
 from tests.helpers.members import Group, Member, end_session, group_of
+from tests.helpers.servers import LASTING_MS
 from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -280,7 +282,7 @@ async def test_a_shorter_session_timeout_is_granted(
     """The timeout that the server granted applies to the member znode, the lease and the heartbeat."""
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 2)
-    async with group_of(cluster, name, [topic], session_timeout_ms=30_000) as group:
+    async with group_of(cluster, name, [topic], session_timeout_ms=2 * LASTING_MS) as group:
         member = await group.join()
         await group.balanced(topic, 2)
         layout = GroupLayout(name)
@@ -288,10 +290,14 @@ async def test_a_shorter_session_timeout_is_granted(
         assert member_id is not None
         with zookeeper(cluster) as client:
             info = MemberInfo.parse(member_id, client.get(layout.member(member_id))[0], "")
-            assert info.session_timeout_ms == 10_000
-        assert "session_timeout_ms: 30000 was asked for, and ZooKeeper granted 10000" in caplog.text
-        metrics = member.consumer.metrics
-        await eventually(lambda: metrics.latency("heartbeat").count >= 5, "heartbeats for longer than the lease")
+            assert info.session_timeout_ms == LASTING_MS
+        assert "session_timeout_ms: 60000 was asked for, and ZooKeeper granted 30000" in caplog.text
+        assert member.consumer._lifecycle.connected is not None
+        gate = member.consumer._lifecycle.connected.reader.owned.gate
+        assert gate.timeout_ms == LASTING_MS
+        first_s, metrics = gate.deadline_s, member.consumer.metrics
+        assert 0 < first_s - Runtime().boot_time_s() < LASTING_MS / 2_000
+        await eventually(lambda: gate.deadline_s > first_s, "a heartbeat renews the lease", LASTING_MS / 2_000)
         assert metrics.total("sessions_lost") == 0
         assert member.consumer.member_id == member_id
         values = await produce(cluster, topic, 20)

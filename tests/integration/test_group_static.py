@@ -161,8 +161,8 @@ async def test_two_members_have_one_instance(
     cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture
 ) -> None:
     """
-    If two members have the same ``instance_id``, the later member gets all partitions. The earlier member releases
-    them, and its loop ends with an error.
+    If two members have the same ``instance_id``, the later member gets all partitions when it subscribes. The earlier
+    member releases them, and its loop ends with an error.
     """
     topic, name = unique("topic"), unique("group")
     await cluster.create_topic(topic, 4)

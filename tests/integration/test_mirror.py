@@ -22,7 +22,7 @@ from kiel_groups.clients.produce.partitioners import murmur2_partitioner
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import ConfigError, KielGroupsError
 from kiel_groups.mirror.back import back_partition
-from kiel_groups.mirror.checkpoints import Checkpoint
+from kiel_groups.mirror.checkpoints import Checkpoint, parse_checkpoints
 from kiel_groups.mirror.mirror_view import read_mirror
 from kiel_groups.mirror.reversal import PartitionReversal, TopicReversal, turn_round
 from kiel_groups.mirror.target import TargetCluster
@@ -60,7 +60,7 @@ async def test_a_worker_mirrors_topics(
     pair: Pair, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a restart, the mirror
+    Partitions, keys, nulls, order and settings are kept; timestamps and headers are added. After a pause, the mirror
     continues. A second mirror of the same target topic is refused.
     """
     monkeypatch.setattr("kiel_groups.workers.execution.work_supervisor._METRICS_S", 0.5)
@@ -73,8 +73,15 @@ async def test_a_worker_mirrors_topics(
         await ask(worker.url, "POST", "/connectors", {"name": pair.name, "config": config})
         await until_state(worker.url, pair.name, "RUNNING", "RUNNING", "RUNNING")
         await pair.mirrored(500)
-        await ask(worker.url, "POST", f"/connectors/{pair.name}/restart?includeTasks=true&onlyFailed=false")
+        # A task that stops before it has stored how far it is writes records once more.
+        await eventually(
+            lambda: asyncio.to_thread(lambda: list(positions(pair).values()) == [500] * 2 * PARTITIONS),
+            "all checkpoints are stored",
+        )
+        await ask(worker.url, "PUT", f"/connectors/{pair.name}/pause")
+        await until_state(worker.url, pair.name, "PAUSED", "PAUSED", "PAUSED")
         await pair.fill(500, 600)
+        await ask(worker.url, "PUT", f"/connectors/{pair.name}/resume")
         found = await pair.mirrored(600)
         await metrics_are_shown(pair, worker.url, workers)
         second = unique("second")
@@ -100,6 +107,13 @@ async def test_a_worker_mirrors_topics(
     ends = {json.loads(message.value())["source"]: json.loads(message.value())["target"] for message in checkpoints}
     assert ends[600] == 600
     assert all(source == target for source, target in ends.items())
+
+
+def positions(pair: Pair) -> dict[TopicPartition, int]:
+    """Return how far each partition of the source is mirrored, by the checkpoints."""
+    target = TargetCluster({"bootstrap.servers": ",".join(pair.target.brokers)})
+    found = parse_checkpoints(target.read(checkpoints_topic(pair.name), 0, 1))
+    return {partition: each.position for partition, each in found.items()}
 
 
 async def metrics_are_shown(pair: Pair, worker_url: str, workers: str) -> None:

@@ -44,7 +44,7 @@ from tests.helpers.denied_rights import (
 )
 from tests.helpers.described_answers import ask_described
 from tests.helpers.generic_program import NUMBERS, NumberProgram
-from tests.helpers.members import Member
+from tests.helpers.members import LASTING, Member
 from tests.helpers.rest_requests import JSON, Got
 from tests.helpers.servers import plays_all_variants
 from tests.helpers.waiting import eventually
@@ -59,7 +59,7 @@ Refused = Callable[[], bool]
 ROWS = slice(None) if plays_all_variants() else slice(0, None, 5)
 
 TOKEN = "t0ken-of-a-service"
-_TIMES: dict[str, Any] = {"session_timeout_ms": 10_000, "retry_backoff_ms": 20}
+_TIMES: dict[str, Any] = {**LASTING, "retry_backoff_ms": 20}
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ class Allocator:
         self._layout = GroupLayout(group)
         self._topic = topic
         config = GroupConfig(group=group, retry_backoff_ms=20, reconcile_interval_ms=AUDIT_MS)
-        zookeeper = ZooKeeperConfig.parse(cluster.zk_hosts, session_timeout_ms=10_000, security=file)
+        zookeeper = ZooKeeperConfig.parse(cluster.zk_hosts, **LASTING, security=file)
         self._context = process_context(config, zookeeper)
         self._process = AllocatorProcess(self._context, round_robin, lambda error: pytest.fail(str(error)))
         self._members = 0
@@ -259,7 +259,7 @@ class Work:
         self._folder = WorkerLayout(group).connector_offsets("lines")
         self._source = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic}
         self._source["offset.flush.interval.ms"] = "100"
-        self.worker = worker_on(cluster, group, session_timeout_ms=10_000)
+        self.worker = worker_on(cluster, group)
         self._sessions = 0
 
     @property

@@ -298,7 +298,7 @@ import sys
 from kiel_groups.sync import GroupedConsumer
 
 broker, group, topic, settings = sys.argv[1:]
-consumer = GroupedConsumer(broker, group, session_timeout_ms=30_000, **json.loads(settings))
+consumer = GroupedConsumer(broker, group, **{"session_timeout_ms": 30_000, **json.loads(settings)})
 consumer.connect()
 consumer.subscribe(topic)
 for record in consumer:

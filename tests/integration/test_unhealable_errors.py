@@ -71,6 +71,7 @@ async def the_same_instance(scene: Scene) -> None:
     other = scene.new(scene.cluster.zk_hosts)
     scene.stack.push_async_callback(other.close)
     await other.connect()
+    await other.subscribe(scene.topic)
 
 
 CAUSES: dict[Callable[[Scene], Awaitable[None]], type[KielGroupsError]] = {

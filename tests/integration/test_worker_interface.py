@@ -243,7 +243,7 @@ async def test_a_change_follows_when_a_dead_leader_is_replaced(
     config = {"connector.class": "FileStreamSource", "file": str(tmp_path / "f"), "topic": unique("topic")}
     file = tmp_path / "source.json"
     file.write_text(json.dumps(config))
-    # The longest session that servers grant: the other worker is asked before that of the dead one has expired.
+    # The other worker is asked before the session of the dead one has expired.
     with WorkerPrograms(cluster_39, unique("workers"), 10_000) as programs:
         (leader,) = await programs.add()
         (other,) = await programs.add()

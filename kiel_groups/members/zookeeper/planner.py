@@ -305,7 +305,7 @@ class PlanReader:
         return len(await children_watched(self._session, BROKER_IDS, self._values.watcher("brokers")) or ())
 
     async def _live_members(self) -> dict[Slot, MemberInfo]:
-        """Read the live members by slot. If two members share a slot, use the one that registered later."""
+        """Read the live members by slot (:func:`members_by_slot`)."""
         return members_by_slot((await self._values.members(self._layout, MemberInfo.parse)).values())
 
     async def _read_assignments(self) -> dict[Slot, MemberAssignment | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.group.planner import absences, next_end_ms
+from kiel_groups.group.planner import absences, members_by_slot, next_end_ms
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo
 from kiel_groups.model import TopicPartition
 
@@ -60,6 +60,17 @@ def test_a_member_that_has_not_subscribed_yet_is_still_away() -> None:
     assert absences({"two": AWAY}, back, 1_500, 500) == {}, "the grace ends"
     assert absences({"two": AWAY}, TWO, 1_000, 500) == {}
     assert absences({"one": PRESENT}, {"one": member("g_host-1-a", "one")}, 1_000, 500) == {}
+
+
+def test_a_member_has_its_place_until_a_later_one_has_subscribed() -> None:
+    """Until then, the leader plans for the earlier member, whichever of the two it reads first."""
+    earlier, later = member("g_host-1-a", "one", "t"), member("g_host-1-c", "one")
+    subscribed = member("g_host-1-c", "one", "t")
+    for first, second in ((0, 1), (1, 0)):
+        waiting, both = [(1, earlier), (2, later)], [(1, earlier), (2, subscribed)]
+        assert members_by_slot([waiting[first], waiting[second]]) == {"one": earlier}
+        assert members_by_slot([both[first], both[second]]) == {"one": subscribed}
+    assert members_by_slot([(2, later)]) == {"one": later}
 
 
 def test_a_time_in_the_future_does_not_lengthen_the_grace() -> None:
