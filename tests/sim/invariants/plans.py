@@ -68,12 +68,12 @@ class PlaceKeptForItsGrace(Invariant):
     def _assigned(self, entry: Entry, change: Change) -> None:
         slot = change.path.removeprefix(self._assignments)
         before, after = self._stored.pop(slot, None), None
+        if not self.history.sessions.is_member(entry):
+            return  # an operator may write what cannot be read
         if change.kind is not Kind.DELETED:
             after = self._stored[slot] = MemberAssignment.parse(change.znode.data, change.path)
         # The slot of a dynamic member is its member id.
         if before is None or before.member_id == slot or not self._is_reserved(before):
-            return
-        if not self.history.sessions.is_member(entry):
             return
         if after is None or (after.member_id != before.member_id and after.member_id not in self._subscribed):
             now = "none" if after is None else f"{after.member_id}, which has not subscribed"
