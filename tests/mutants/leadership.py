@@ -143,8 +143,8 @@ MUTANTS = (
     Mutant(
         "the older of two members with one instance id gets their slot",
         "group/planner.py",
-        "newest[info.slot][0] < zxid",
-        "newest[info.slot][0] > zxid",
+        "(each[1].subscribes, each[0])",
+        "(each[1].subscribes, -each[0])",
         "tests/unit/members/zookeeper/test_plan_reader.py",
     ),
     Mutant(
