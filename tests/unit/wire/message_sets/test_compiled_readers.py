@@ -182,7 +182,7 @@ def test_buffers_are_released(read: Callable[[Any], Any]) -> None:
 
 @READERS
 def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
-    """The decoder leaks no memory: a thousand results and errors need no more than the first ones."""
+    """The decoder leaks no memory: five thousand results and errors need no more than the first ones."""
     large = encode([(n, b"k" * 100, b"v" * 1000 if n % 2 else None) for n in range(10)])
     whole, cut = ((large, 0, len(large)),), ((large, 0, len(large)), (large, 0, len(large) - 1))
 
@@ -196,11 +196,11 @@ def test_no_memory_is_leaked(read: Callable[[Any], Any]) -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for _ in range(1_000):
+        for _ in range(5_000):
             once()
         gc.collect()
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # One leaked object per round would be at least 30,000 bytes; Python itself uses the rest.
-    assert after - before < 20_000
+    # One leaked object per round would be at least 150,000 bytes; Python itself uses the rest.
+    assert after - before < 100_000
