@@ -42,6 +42,7 @@ from kiel_groups.mirror.target_errors import DENIED, FENCED, PASSING, error_of
 from kiel_groups.mirror.values import (
     CARRIED_SETTINGS,
     CLAIMS_TOPIC,
+    SETTLED_S,
     Claim,
     MirroredTopic,
     check_mirror,
@@ -74,8 +75,6 @@ _REQUEST_S = 1.0
 _MOST_MESSAGES = 1_000
 #: The pause before a new topic is looked for again, in seconds.
 _PAUSE_S = 0.05
-#: How long the end of a log may be smaller than it was, in seconds: until 2.1, that of a new leader.
-SETTLED_S = 1.0
 #: How often claims are changed while other processes do so as well, and the longest pause before another try.
 _CLAIM_TRIES, _CLAIM_PAUSE_S = 5, 1.0
 #: Each batch adds checkpoints. A broker only compacts closed segments, and a gigabyte, the default, takes long to read.

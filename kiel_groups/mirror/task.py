@@ -31,6 +31,7 @@ from kiel_groups.mirror.values import (
     ELSEWHERE,
     FORWARD,
     PARTITIONS_KEY,
+    SETTLED_S,
     LostTopicsError,
     SourceBatch,
     TopicLimits,
@@ -54,8 +55,6 @@ log = logging.getLogger(__name__)
 
 #: The pause before a cluster that does not answer is asked again, in seconds.
 _PAUSE_S = 0.25
-#: How long the end of a log of the source may be smaller than it was, in seconds.
-_SETTLED_S = 1.0
 
 
 def timestamp_of(field: str, value: bytes | None) -> int:
@@ -361,7 +360,7 @@ class MirrorTask(SourceTask):
             ends = self._ends(consumer)
             if any(end < self._next[each] for each, end in ends.items()):
                 # The error may be that of another partition. Until 2.1, a new leader may report an earlier end.
-                self._context.run(self._context.pause(_SETTLED_S))
+                self._context.run(self._context.pause(SETTLED_S))
                 ends = self._ends(consumer)
             self._check_restarted(ends)
             raise KielGroupsError(

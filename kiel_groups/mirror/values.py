@@ -56,6 +56,8 @@ CARRIED_SETTINGS = frozenset(
 NO_LIMIT = (1 << 63) - 1
 #: How far the clocks of the task and of a broker may differ, with the time of a write, in milliseconds.
 _CLOCKS_MS = 10_000
+#: How long the end of a log may be smaller than it was, in seconds: until 2.1, that of a new leader.
+SETTLED_S = 1.0
 
 #: Returns the timestamp of a record with this value, in milliseconds, or 0 for the present time.
 Timestamps: TypeAlias = Callable[[bytes | None], int]

@@ -16,11 +16,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Throt
 
 from kiel_groups.errors import KielGroupsError, NoBrokersError, RetriableBrokerError, TaskStoppedError
 from kiel_groups.mirror.checkpoints import last_ends, parse_checkpoints
-from kiel_groups.mirror.target import SETTLED_S, TargetCluster, open_client
+from kiel_groups.mirror.target import TargetCluster, open_client
 from kiel_groups.mirror.target_errors import FENCED, error_of
 from kiel_groups.mirror.values import (
     BEGINNING_SLOT,
     RESUMED_SLOT,
+    SETTLED_S,
     LostTopicsError,
     SourceBatch,
     TopicLimits,

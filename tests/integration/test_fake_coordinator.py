@@ -277,7 +277,7 @@ def test_heartbeats_renew_a_session_and_commits_do_so_after_0_9(
         members.append(group.member())
         group.settle(members[-1])
     beating, committing = members
-    # Often, because a machine that stands still for some seconds delays each of them.
+    # Often, because a pause of the machine for some seconds delays each of them.
     until_s, code = backend.now_s() + SESSION_S * 1.4, 0
     while backend.now_s() < until_s:
         backend.run_for(0.5)

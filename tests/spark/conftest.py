@@ -37,7 +37,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Wait for 0.3 s, instead of the request timeout, to see whether lost data reappears.
 
-    The timeout of requests stays: with a short one, a machine that stands still would lose their answers.
+    The timeout of requests stays: with a short one, a pause of the machine would lose their answers.
     """
     fast = SimpleNamespace(monotonic=lambda: 100 * time.monotonic(), sleep=time.sleep)
     monkeypatch.setattr(batches, "time", fast)

@@ -227,7 +227,7 @@ def test_the_end_of_a_new_leader_is_no_lost_topic() -> None:
     consumer.earlier_ends.append({FIRST: 9, SECOND: 8})
     with pytest.raises(KielGroupsError, match="records of the source were deleted before they were mirrored"):
         task.poll()
-    assert context.pauses == [module._SETTLED_S]
+    assert context.pauses == [module.SETTLED_S]
 
 
 def test_a_task_that_starts_while_the_source_is_gone_waits() -> None:
