@@ -10,7 +10,7 @@ import re
 import uuid
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -156,10 +156,19 @@ def _rare_release(item: pytest.Item) -> str | None:
     return next((release for release in RARE_RELEASES if release in named), None)
 
 
-def pytest_collection_finish() -> None:
-    """Keep the collected tests and their modules out of later garbage collections, which would take 50 ms each."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """
+    Collect no garbage while tests are collected, and keep these and their modules out of later garbage collections,
+    which would take 50 ms each.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _is_on_the_page_of_failures(item: pytest.Item) -> bool:

@@ -22,6 +22,7 @@ from kiel_groups.allocators import (
     weighted,
 )
 from kiel_groups.model import Allocation, TopicPartition
+from tests.helpers.examples import examples
 from tests.helpers.generated_groups import MEMBERS, TOPICS
 
 pytestmark = pytest.mark.property
@@ -64,7 +65,7 @@ def nearby(group: GroupSpec, allocation: Allocation) -> int:
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(group=groups(), shuffle=st.randoms(use_true_random=False))
 def test_each_partition_has_one_subscriber_whatever_the_order(
     name: str, group: GroupSpec, shuffle: random.Random
@@ -83,7 +84,7 @@ def test_each_partition_has_one_subscriber_whatever_the_order(
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(group=groups())
 def test_an_allocator_does_not_change_its_own_result(name: str, group: GroupSpec) -> None:
     """If members own what the allocator returned, and nothing else has changed, no partition moves."""
@@ -104,7 +105,7 @@ def test_lag_aware_keeps_what_has_just_spread_a_backlog() -> None:
     assert sticky.allocate(GroupSpec(owners, partitions)) != lag_aware.allocate(GroupSpec(owners, partitions))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(groups())
 def test_a_member_without_capacity_is_the_last_choice(group: GroupSpec) -> None:
     """A member of capacity 0 gets only partitions of topics to which no member with a capacity subscribes."""
@@ -115,7 +116,7 @@ def test_a_member_without_capacity_is_the_last_choice(group: GroupSpec) -> None:
                 assert not [partition for partition in its if any(partition.topic in other.topics for other in able)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(groups(alike=True))
 def test_numbers_of_partitions_follow_capacities(group: GroupSpec) -> None:
     """One partition more would have any member exceed the share of a member with more, in relation to capacities."""
@@ -128,7 +129,7 @@ def test_numbers_of_partitions_follow_capacities(group: GroupSpec) -> None:
             assert counts[giver] / able[giver] <= (counts[taker] + 1) / able[taker] * 1.01
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(groups(capacities=st.just(1)))
 def test_racks_do_not_change_how_even_the_group_is(group: GroupSpec) -> None:
     """The numbers of partitions are those of the sticky allocator, and no fewer partitions are near their leaders."""
@@ -176,7 +177,7 @@ def _most_nearby(group: GroupSpec) -> int:
     return max(near for counts, near in best.items() if min(counts) >= least)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(groups(capacities=st.just(1), alike=True))
 def test_no_member_has_much_more_to_catch_up_with(group: GroupSpec) -> None:
     """

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.allocators import GroupSpec, run_allocator, sticky
 from kiel_groups.model import Allocation, TopicPartition
+from tests.helpers.examples import examples
 from tests.helpers.generated_groups import (
     TOPICS,
     members,
@@ -47,7 +48,7 @@ def best(subscribed: Mapping[str, set[str]], partitions: list[TopicPartition], b
     return min((sum(size * size for size in sizes), cost) for sizes, cost in fewest.items())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(subscriptions, partition_counts, owners)
 def test_no_allocation_is_more_even_or_moves_less(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None]
@@ -62,7 +63,7 @@ def test_no_allocation_is_more_even_or_moves_less(
     assert (unevenness(after), moves(before, after, subscribed)) == best(subscribed, partitions, before)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(members, partition_counts, owners)
 def test_no_allocation_for_equal_subscriptions_moves_less(
     names: list[str], counts: dict[str, int], present: list[str | None]
@@ -78,7 +79,7 @@ def test_no_allocation_for_equal_subscriptions_moves_less(
     assert (unevenness(after), moves(before, after, subscribed)) == best(subscribed, partitions, before)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(subscriptions, partition_counts, owners, st.randoms(use_true_random=False))
 def test_results_are_stable_and_independent_of_order(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], shuffle: random.Random

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.allocators import GroupSpec, loads_of, run_allocator, sticky, weighted
 from kiel_groups.model import Allocation, TopicPartition
+from tests.helpers.examples import examples
 from tests.helpers.generated_groups import (
     TOPICS,
     members,
@@ -44,7 +45,7 @@ def carried(allocation: Allocation, loads: Loads) -> dict[str, float]:
     return {member: sum(loads[partition] for partition in its) for member, its in allocation.items()}
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(subscriptions, partition_counts, owners, measured)
 def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
@@ -73,7 +74,7 @@ def test_loads_of_members_that_share_topics_differ_by_one_partition_at_most(
             assert all(sums[giver] - sums[taker] <= heaviest + exact for taker in pool)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(members, partition_counts, owners, measured)
 def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
     names: list[str], counts: dict[str, int], present: list[str | None], drawn_loads: list[float | None]
@@ -92,7 +93,7 @@ def test_loads_for_equal_subscriptions_differ_by_one_partition_at_most(
     assert max(sums) - min(sums) <= heaviest * (1 + EXACT)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(subscriptions, partition_counts, owners, measured, st.randoms(use_true_random=False))
 def test_results_are_stable_and_independent_of_order(
     subscribed: dict[str, set[str]],
@@ -112,7 +113,7 @@ def test_results_are_stable_and_independent_of_order(
     assert run_allocator(weighted, GroupSpec.of(shuffled[0], order, shuffled[1], mixed)) == after
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(subscriptions, partition_counts, owners, st.integers(0, 10**15) | st.none())
 def test_equal_loads_are_balanced_as_by_the_sticky_allocator(
     subscribed: dict[str, set[str]], counts: dict[str, int], present: list[str | None], load: int | None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.group import member_state as e
 from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Holding, MemberState, Phase, step
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -200,7 +201,7 @@ def take_step(driver: Driver, kind: int, code: int | None, choice: int) -> None:
         driver.answer(possible[choice % len(possible)])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(choices)
 def test_effects_come_in_the_promised_order(steps: list[tuple[int, int | None, int]]) -> None:
     """
@@ -214,7 +215,7 @@ def test_effects_come_in_the_promised_order(steps: list[tuple[int, int | None, i
         take_step(driver, kind, code, choice)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(choices)
 def test_a_member_that_is_answered_becomes_stable(steps: list[tuple[int, int | None, int]]) -> None:
     """From everywhere, a member that is to join and whose effects are answered owns an assignment in the end."""
@@ -230,7 +231,7 @@ def test_a_member_that_is_answered_becomes_stable(steps: list[tuple[int, int | N
     assert not driver.state.rejoin_due
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(choices, st.sampled_from([e.Leave(), e.LeaveAtOnce()]))
 def test_a_member_that_leaves_ends(steps: list[tuple[int, int | None, int]], leave: e.Event) -> None:
     """From everywhere, a member that leaves has ended when all its effects are answered."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.group import claims as c
 from kiel_groups.model import TopicPartition
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -265,7 +266,7 @@ def test_an_empty_subscription_revokes_no_claim(state: c.Claims) -> None:
     assert not any(isinstance(effect, (c.Claim, c.WatchOwner)) for effect in effects)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(orders, choices, shares)
 def test_each_partition_has_one_owner_at_most_and_members_settle(
     disturbances: list[tuple[int, object]], order: list[int], final: list[frozenset[TopicPartition]]
@@ -286,7 +287,7 @@ def test_each_partition_has_one_owner_at_most_and_members_settle(
     group.assert_exclusive()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(orders, choices, shares, st.lists(st.sampled_from(ALL), max_size=4))
 def test_claims_with_deleted_owner_znodes_are_claimed_again(
     disturbances: list[tuple[int, object]],

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.group import candidate as e
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -156,7 +157,7 @@ def take_step(folder: ElectionFolder, kind: int, choice: int) -> None:
         possible[choice % len(possible)]()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(1, 5), drawn_steps)
 def test_only_the_lowest_candidate_leads(sessions: int, steps: list[tuple[int, int]]) -> None:
     """
@@ -171,7 +172,7 @@ def test_only_the_lowest_candidate_leads(sessions: int, steps: list[tuple[int, i
     folder.assert_settled()
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(1, 5), drawn_steps)
 def test_deleted_election_znodes_are_created_again(sessions: int, steps: list[tuple[int, int]]) -> None:
     """

@@ -10,6 +10,7 @@ from kiel_groups.config import DebounceConfig
 from kiel_groups.group import leader_state
 from kiel_groups.group.planner import Publication
 from kiel_groups.group.znodes.transactions import Answer, Check, Done, Failure, Refused, Unknown
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -119,7 +120,7 @@ def take_step(driver: Driver, step: tuple[object, ...]) -> None:
             driver.unplanned = False
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(debounces, st.lists(steps, max_size=60))
 def test_every_change_is_planned_by_one_request_at_a_time(
     debounce: DebounceConfig, drawn: list[tuple[object, ...]]

@@ -16,6 +16,7 @@ from kiel_groups.group.znodes.contents import DONE, PUBLISHING, GroupState, Memb
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.group.znodes.transactions import MOST_OPERATIONS, Check, Create, Delete, Operation, Put
 from kiel_groups.model import TopicPartition
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -183,7 +184,7 @@ def publish(tree: Tree, publication: Publication | None, writes: int | None = No
         tree.transact(operations)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
 def test_a_published_plan_equals_the_target(tree: Tree, names: list[str], to: list[int]) -> None:
     """
@@ -201,7 +202,7 @@ def test_a_published_plan_equals_the_target(tree: Tree, names: list[str], to: li
         assert planned(tree, wanted, leader) is None
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices, st.lists(st.integers(0, 5), max_size=4), st.booleans())
 def test_an_interrupted_publication_is_finished_by_the_next_leader(
     tree: Tree, names: list[str], to: list[int], stops: list[int], same: bool
@@ -221,7 +222,7 @@ def test_an_interrupted_publication_is_finished_by_the_next_leader(
     assert_published(tree, wanted)
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices, choices, st.integers(0, 3))
 def test_a_deposed_leader_writes_nothing_more(
     tree: Tree, names: list[str], to: list[int], other: list[int], done: int
@@ -249,7 +250,7 @@ def test_a_deposed_leader_writes_nothing_more(
             assert overtaken.znodes is before
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trees(), members, choices)
 def test_gains_are_written_before_losses_and_unchanged_assignments_never(
     tree: Tree, names: list[str], to: list[int]

@@ -27,6 +27,7 @@ from kiel_groups.group.znodes.contents import (
 )
 from kiel_groups.group.znodes.transactions import MOST_BYTES, MOST_OPERATIONS, Create, Operation, chunks, size_of
 from kiel_groups.model import TopicPartition
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -121,7 +122,7 @@ def test_an_offset_is_read_as_it_was_written(offset: int) -> None:
 damaged = st.binary(max_size=60) | (json_values | nearly).map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(damaged)
 def test_garbage_is_a_protocol_error_or_a_value(data: bytes) -> None:
     """Any bytes are parsed into a value or raise a ProtocolError whose text has the path."""

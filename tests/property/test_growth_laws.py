@@ -61,6 +61,7 @@ from kiel_groups.workers.stores.worker_group_view import worker_group_of
 from kiel_groups.workers.values import TaskId
 from kiel_groups.zookeeper.runtime import Runtime
 from tests.helpers.counting_connectors import COUNTING_SINK, FakeClients, plugins
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -218,7 +219,7 @@ def test_texts_of_one_or_two_parts_take_linear_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_texts_of_any_parts_take_linear_time(name: str, data: st.DataObject) -> None:
     """A text repeats up to six parts between two others."""
@@ -231,7 +232,7 @@ def test_texts_of_any_parts_take_linear_time(name: str, data: st.DataObject) -> 
 @example(unit="password='x;")
 @example(unit="name='x;password={y;")
 @given(unit=st.text("pwd='\"{};=x\\ ", min_size=1, max_size=12))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_open_quotes_take_linear_time(unit: str) -> None:
     """A quote or a brace that stays open is not searched again for each secret behind it."""
     check(READERS["the secrets of a text"], f"pwd={unit}")

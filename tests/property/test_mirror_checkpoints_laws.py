@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kiel_groups.mirror.checkpoints import parse_checkpoints, translate
 from kiel_groups.mirror.values import BEGINNING_SLOT
 from kiel_groups.model import TopicPartition
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -89,7 +90,7 @@ class History:
         self.checkpoints = [each for at, each in enumerate(self.checkpoints) if at >= cleaned or newest[each[0]] == at]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.integers(0, 1 << 32), st.sampled_from([0, 3]), st.tuples(st.integers(0, RECORDS), st.integers(0, RECORDS)))
 def test_a_translated_offset_skips_no_record(seed: int, hashed: int, offsets: tuple[int, int]) -> None:
     """Each record from the offset of a group on is on the target, or will be, from the translated offset on."""

@@ -23,6 +23,7 @@ from kiel_groups.group.partition_offsets import (
     StoredOffset,
 )
 from kiel_groups.model import TopicPartition
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -332,7 +333,7 @@ class OwnedPartition(RuleBasedStateMachine):
 
 
 TestOwnedPartition = OwnedPartition.TestCase
-TestOwnedPartition.settings = settings(max_examples=500, stateful_step_count=40, deadline=None)
+TestOwnedPartition.settings = settings(max_examples=examples(500), stateful_step_count=40, deadline=None)
 
 
 def test_every_phase_is_entered_and_left() -> None:

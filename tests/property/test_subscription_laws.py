@@ -14,6 +14,7 @@ from kiel_groups.errors import ConfigError, IllegalStateError
 from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import TopicPartition
+from tests.helpers.examples import examples
 from tests.helpers.subscriptions import CLEAN, snapshot
 
 pytestmark = pytest.mark.property
@@ -282,4 +283,4 @@ class SubscribedConsumer(RuleBasedStateMachine):
 
 
 TestSubscription = SubscribedConsumer.TestCase
-TestSubscription.settings = settings(max_examples=200, stateful_step_count=40)
+TestSubscription.settings = settings(max_examples=examples(200), stateful_step_count=40)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.wire.codecs import codec_by_name
+from tests.helpers.examples import examples
 from tests.helpers.message_sets import damaged
 from tests.helpers.reference_compression import NUMBERS, RefusedError, lz4_frame, packed, raw_snappy, unpacked
 
@@ -69,7 +70,7 @@ def test_content_beyond_the_limit_is_refused(content: bytes, name: str, limit: i
             codec.decompress(data, limit)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(damaged_streams(), st.sampled_from([100, 1 << 20]))
 def test_damage_is_refused_or_harmless(found: tuple[int, bytes], limit: int) -> None:
     """Damaged data raises a ProtocolError, or is decompressed as by the reference, within the limit."""

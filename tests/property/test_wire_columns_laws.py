@@ -14,6 +14,7 @@ from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.columns import BinaryColumn
 from kiel_groups.wire.message_sets.decoder import decode_columns, decode_message_set
 from kiel_groups.wire.message_sets.message_layout import PartialMessage
+from tests.helpers.examples import examples
 from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
 
 pytestmark = pytest.mark.property
@@ -64,7 +65,7 @@ def expected(data: bytes, position: int, end: int | None) -> object:
     return offsets, binary_column(keys), binary_column(values), following
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(any_set, bounds, st.none() | bounds)
 def test_columns_equal_the_records(data: bytes, position: int, length: int | None) -> None:
     """
@@ -91,7 +92,7 @@ def test_columns_of_truncated_sets_equal_the_records(data: bytes, draw: st.DataO
 
 
 @pytest.mark.skipif(not decoder.COMPILED, reason="the package was installed without a C compiler")
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(any_set, st.integers(-9, 300), st.integers(-9, 300), bounds, bounds)
 def test_unchecked_runs_are_decoded_or_refused(data: bytes, start: int, stop: int, first: int, last: int) -> None:
     """The compiled readers return rows for any bytes and bounds, or raise a ValueError. Columns and records agree."""

@@ -17,6 +17,7 @@ from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubsc
 from kiel_groups.wire.framing import Request, decode_size, split_response
 from kiel_groups.wire.message_sets.encoder import _encode_uncompiled, encode_message_set
 from tests.fuzz.answers import ANSWERS, REQUESTS
+from tests.helpers.examples import examples
 from tests.helpers.message_sets import (
     assert_decoders_agree,
     codecs,
@@ -70,14 +71,14 @@ def test_filled_sets_are_decoded_as_by_the_reference(
     assert_decoders_agree(filled[: draw.draw(st.integers(0, len(filled)))], position)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(mutated())
 def test_mutated_sets_are_decoded_as_by_the_reference(data: bytes) -> None:
     """Damaged sets are decoded as by the reference, with a wrong and with a valid CRC."""
     assert_decoders_agree(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=200) | garbage_with_crc | hostile_lengths)
 @example(raw_message(5, bytes.fromhex("0000 fffffffe 00000001 61")))
 @example(message(0, None, b"", attributes=8))

@@ -10,6 +10,7 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets.decoder import MessageRun, decode_message_set, message_steps
 from kiel_groups.wire.message_sets.message_layout import PartialMessage
+from tests.helpers.examples import examples
 from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
 
 pytestmark = pytest.mark.property
@@ -50,7 +51,7 @@ def in_runs(
         received[:] = bytes(len(received))
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(any_set, positions, st.integers(1, 400), st.none() | st.integers(0, 400))
 def test_the_runs_of_a_set_have_its_records(
     data: bytes, position: int, run_bytes: int, announced_bytes: int | None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kiel_groups.workers.allocation import WORK_ALLOCATORS, WorkAllocation, WorkAllocator, retain_work, work_in_order
 from kiel_groups.workers.values import ConnectorId, TaskId, Work
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -77,7 +78,7 @@ def fewest_moves(group: set[str], its: list[Work], previous: Mapping[Work, str])
     return len(its) - sum(min(count, least) for count in counts) - gains
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(cases())
 def test_no_even_allocation_moves_less_than_the_sticky_one(case: tuple[set[str], list[Work], dict[Work, str]]) -> None:
     """The sticky allocator moves as little as any allocation whose loads of each kind differ by at most one."""

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kiel_groups.workers.values import ConfigSnapshot, ConnectorId, TaskId, Work
+from tests.helpers.examples import examples
 from tests.helpers.fake_worker_group import Assigned, FakeWorkerGroup, config_of
 
 pytestmark = pytest.mark.property
@@ -95,7 +96,7 @@ def changed(config: ConfigSnapshot, number: int) -> ConfigSnapshot:
     return config_of(config.offset + 1, **{name: None if count < 0 else count for name, count in counts.items()})
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(["round_robin", "sticky"]), st.integers(0, 1000), steps)
 def test_each_piece_of_work_has_one_worker_when_the_group_has_settled(
     allocator: str, seed: int, drawn: list[Step]

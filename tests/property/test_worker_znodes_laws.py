@@ -24,6 +24,7 @@ from kiel_groups.group.znodes.worker_contents import (
     parse_config_offset,
     partition_digest,
 )
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.property
 
@@ -148,7 +149,7 @@ def test_canonical_json_tells_objects_apart(one: dict[str, Any], other: dict[str
         assert one == other
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(damaged)
 def test_garbage_is_a_protocol_error_or_a_value_that_can_be_written(data: bytes) -> None:
     """Any bytes are parsed into a value that can be written again, or raise a ProtocolError whose text has the path."""

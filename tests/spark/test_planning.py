@@ -20,11 +20,12 @@ from kiel_groups.spark.checkpoint import Mark, OffsetRange, Positions, Span, ran
 from kiel_groups.spark.log_view import bytes_per_offset
 from kiel_groups.spark.task_planner import TaskBounds, plan_tasks, plan_topic_tasks
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.spark
 
 #: Few cases without a deadline, for slow computers.
-few_cases = settings(deadline=None, max_examples=60)
+few_cases = settings(deadline=None, max_examples=examples(60))
 
 BROKERS = [HostPort("a", 1), HostPort("b", 2), None]
 

@@ -10,7 +10,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,7 +24,7 @@ from kiel_groups.config import SECURITY_VARIABLE
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.security import USER, write_secret
 from kiel_groups.spark import ArchiveSettings, archive
-from tests.helpers.commands import Running, environment, kiel_groups_here
+from tests.helpers.commands import Running, kiel_groups_here
 from tests.helpers.rest_requests import JSON
 from tests.helpers.rest_requests import ask as ask_service
 from tests.helpers.secret_scan import SecretScan
@@ -178,11 +177,8 @@ class Run:
 
     def produce(self, topic: str, numbers: range) -> None:
         """Produce some numbers."""
-        command = [sys.executable, "-m", "kiel_groups", "produce", topic, "-v"]
-        text = "".join(f"{number}\n" for number in numbers)
-        done = subprocess.run(command, env=environment(), input=text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        self._scan.look_at("the answer of produce", done.stdout + done.stderr)
+        (file := self._folder / "numbers").write_text("".join(f"{number}\n" for number in numbers))
+        self.done("produce", topic, str(file), "-v")
 
     def url_in(self, process: Running, pattern: str) -> str:
         """Wait until a process logs its URL, and return it."""

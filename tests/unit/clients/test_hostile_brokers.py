@@ -16,6 +16,7 @@ from kiel_groups import sync
 from kiel_groups.clients import GroupedConsumer, Producer, SingleConsumer
 from kiel_groups.constants import BEGINNING
 from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.members.brokers import coordinator
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.codecs import codec_by_name
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
@@ -103,13 +104,10 @@ class Hostile(FakeBroker):
     def _reply(self, request: Request) -> bytes | Fault | None:
         key = request.api_key
         self.kinds[key] += 1
-        if self.is_false or 0 < self.kinds[key] - (key == METADATA) <= 2:
-            # A member waits 2 s for a coordinator, and for its group for as long as the other members may take.
-            is_slow = key in (FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP) and self._act in SLOW
-            found = None if is_slow else self._false_answer(key, request.body)
-            if found is not None:
-                self.false_answers += 1
-                return found
+        is_false = self.is_false or 0 < self.kinds[key] - (key == METADATA) <= 2
+        if is_false and (found := self._false_answer(key, request.body)) is not None:
+            self.false_answers += 1
+            return found
         return self._honest(key)
 
     def _honest(self, key: int) -> bytes | None:
@@ -141,7 +139,15 @@ class Hostile(FakeBroker):
 
 QUICK: dict[str, Any] = {"backoff_ms": 2, "max_backoff_ms": 10, "request_timeout_ms": 80, "connect_timeout_ms": 2_000}
 READING: dict[str, Any] = {"max_wait_time": 10, "max_decompressed_bytes": 1 << 20, **QUICK}
-GROUP: dict[str, Any] = {"coordination": "brokers", "api_version": (0, 9), "retry_backoff_ms": 2, **READING}
+GROUP: dict[str, Any] = {
+    **READING,
+    "coordination": "brokers",
+    "api_version": (0, 9),
+    "retry_backoff_ms": 2,
+    "connect_timeout_ms": 300,
+    "session_timeout_ms": 3_000,
+    "heartbeat_interval_ms": 1_000,
+}
 
 Errors = list[KielGroupsError]
 T = TypeVar("T")
@@ -230,12 +236,16 @@ async def outlive(client: Client, act: str, caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("client", [single, grouped, producer])
-async def test_a_client_outlives_a_hostile_broker(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_outlives_a_hostile_broker(
+    client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A client gets all records, once and in order, after false answers to each kind of request. False answers are errors
     of this package, or lines in the log, and cause a bounded number of requests. While all answers are false, the
     client closes in time, and leaves nothing.
     """
+    # A join and a sync wait for the other members, for the session timeout and 10 s more. Here they wait for 0.3 s.
+    monkeypatch.setattr(coordinator, "_ANSWER_S", 0.3 - GROUP["session_timeout_ms"] / 1000)
     leftovers = Leftovers()
     caplog.set_level("INFO", "kiel_groups")
     outcomes = await asyncio.gather(*(outlive(client, act, caplog) for act in ACTS), return_exceptions=True)
@@ -261,6 +271,24 @@ def served() -> Iterator[Callable[[str], Hostile]]:
     for broker in started:
         loop.run(broker.__aexit__())
     loop.stop()
+
+
+@pytest.mark.parametrize("act", [name for name, act in ACTS.items() if act not in ("bomb", "unasked")])
+def test_a_blocking_producer_outlives_a_hostile_broker(act: str, served: Callable[[str], Hostile]) -> None:
+    """What a blocking producer calls stored is stored. The producer closes while all answers are false."""
+    broker, stored = served(act), 0
+    client = sync.Producer(str(broker.address), retries=20, **QUICK)
+    for value in VALUES:
+        with suppress(KielGroupsError):
+            assert client.produce("t", value).result(20).offset < broker.logs[TOPIC].end
+            stored += 1
+    assert broker.false_answers
+    assert broker.logs[TOPIC].end - len(VALUES) >= stored >= len(VALUES) - 2
+    assert broker.kinds.total() < 100
+    broker.is_false = True
+    started_s = time.monotonic()
+    client.close()
+    assert time.monotonic() - started_s < 5
 
 
 #: Commands unpack 64 MiB.

@@ -27,10 +27,11 @@ from kiel_groups.spark.archive_coverage import (
     missing_in_log,
     size,
 )
+from tests.helpers.examples import examples
 
 pytestmark = pytest.mark.unit
 
-quick = settings(deadline=None, max_examples=200)
+quick = settings(deadline=None, max_examples=examples(200))
 VIEWS = TopicPartition("views", 0)
 OLD, NEW = 7, 9
 
