@@ -11,6 +11,7 @@ import uuid
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def _spread(items: list[pytest.Item]) -> None:
     processors would first be idle, and then be what all processes wait for. Large groups of tests with servers come
     first, and then tests with a longer time limit, so that none of them begins when the others have ended.
     """
-    folders = [item.path.relative_to(TESTS).parts[0] for item in items]
+    folders = [_place_of(item.path).partition("/")[0] for item in items]
     sizes, before = Counter(folders), Counter[str]()
     groups = Counter(map(_group_on_servers, items))
     places = {}
@@ -160,20 +161,25 @@ def _rare_release(item: pytest.Item) -> str | None:
 def pytest_collection() -> Generator[None, object, object]:
     """
     Collect no garbage while tests are collected, and keep these and their modules out of later garbage collections,
-    which would take 50 ms each.
+    which would take 50 ms each. There is so little garbage by then that a search for it would only take time.
     """
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
 
 def _is_on_the_page_of_failures(item: pytest.Item) -> bool:
     name = getattr(item, "originalname", item.name).removeprefix("test_")
-    return name in ELSEWHERE.get(item.path.relative_to(TESTS).as_posix(), ())
+    return name in ELSEWHERE.get(_place_of(item.path), ())
+
+
+@cache
+def _place_of(module: Path) -> str:
+    """Return the path of a module of tests below ``tests``. Each of its tests asks for it."""
+    return module.relative_to(TESTS).as_posix()
 
 
 @pytest.fixture

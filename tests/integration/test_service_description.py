@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from openapi_spec_validator import validate
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.ops.actions.cluster_address import ZOOKEEPER, ClusterAddress
@@ -24,6 +23,9 @@ TOKEN = "t0ken-of-the-service"
 @pytest.mark.slow
 async def test_the_operations_behave_as_described(fresh_cluster: Cluster, tmp_path: Path) -> None:
     """The description is valid OpenAPI 3.1, and schemathesis finds no request that is answered otherwise."""
+    # Each process that collects the tests would spend a fourth of a second on this import, also where no test needs it.
+    from openapi_spec_validator import validate
+
     address = ClusterAddress(ZOOKEEPER, fresh_cluster.zk_hosts, 10.0)
     service = Service(RestSettings(port=0, token=TOKEN, open_reads=True), {"main": address}, interval_s=60)
     service.start()

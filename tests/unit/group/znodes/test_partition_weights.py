@@ -54,7 +54,7 @@ def test_the_data_is_compressed_json() -> None:
         (zlib.compress(b'{"version":1,"weights":{"\\ud800:0":1}}'), "weights: '\\ud800:0' given; expected a partition"),
         (zlib.compress(b'{"version":99,"weights":{"t:0":1}}'), "field 'version' should be 1, found 99"),
         (zlib.compress(b'{"weights":{"t:0":1}}'), "field 'version' should be int, found None"),
-        (zlib.compress(b" " * (33 << 20)), "found more than 32 MiB of something"),
+        (zlib.compress(b" " * (33 << 20), 1), "found more than 32 MiB of something"),
     ],
     ids=[
         "nothing",
