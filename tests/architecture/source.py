@@ -66,12 +66,23 @@ def lies_in(name: str, layer: str) -> bool:
 
 @cache
 def tree(module: Path) -> ast.Module:
+    """Return the syntax tree of a module of the package."""
+    return _parsed(module)
+
+
+def _parsed(module: Path) -> ast.Module:
     return ast.parse(module.read_text(encoding="utf-8"))
 
 
-def imports(module: Path) -> Iterator[str]:
-    """Yield all imported modules, including imports within functions and under ``TYPE_CHECKING``."""
-    for node in ast.walk(tree(module)):
+@cache
+def imports(module: Path) -> tuple[str, ...]:
+    """Return all imported modules, including imports within functions and under ``TYPE_CHECKING``."""
+    # Only the trees of the package are kept: those of all tests would take 300 MB.
+    return tuple(_imports(module, (tree if module.is_relative_to(PACKAGE) else _parsed)(module)))
+
+
+def _imports(module: Path, code: ast.Module) -> Iterator[str]:
+    for node in ast.walk(code):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

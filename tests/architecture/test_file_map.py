@@ -8,7 +8,8 @@ import pytest
 
 from tests.architecture.file_map import WIDTH, file_map
 
-pytestmark = pytest.mark.unit
+# One process reads the package, for all of these modules.
+pytestmark = [pytest.mark.unit, pytest.mark.xdist_group("the package's sources")]
 
 MAP = Path(__file__).parents[2] / "docs" / "layers.txt"
 

@@ -25,7 +25,8 @@ from tests.architecture.source import (
     tree,
 )
 
-pytestmark = pytest.mark.unit
+# One process reads the package, for all of these modules.
+pytestmark = [pytest.mark.unit, pytest.mark.xdist_group("the package's sources")]
 
 LONGEST_FILE = 700
 LONGEST_FUNCTION = 50

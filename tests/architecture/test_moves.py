@@ -11,7 +11,8 @@ import pytest
 from tests.architecture.moves import MACHINES, WIDTH, Machine, moves_picture
 from tests.architecture.source import modules, name_of, tree
 
-pytestmark = pytest.mark.unit
+# One process reads the package, for all of these modules.
+pytestmark = [pytest.mark.unit, pytest.mark.xdist_group("the package's sources")]
 
 PICTURE = Path(__file__).parents[2] / "docs" / "moves.txt"
 

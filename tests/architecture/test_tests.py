@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -26,10 +25,7 @@ REPLACEMENTS = ("fakes", "proxies")
 @cache
 def imported(path: Path) -> tuple[str, ...]:
     """Return the dotted names of the test modules and helpers that a file imports."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    froms = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    plain = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
-    return tuple(name for name in [*froms, *plain] if name.split(".")[0] == "tests" or name.startswith("test_"))
+    return tuple(name for name in imports(path) if name.split(".")[0] == "tests" or name.startswith("test_"))
 
 
 def folder_of(path: Path) -> str:
