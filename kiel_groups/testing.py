@@ -96,30 +96,34 @@ def _reversed(entries: Mapping[K, V]) -> dict[K, V]:
 def _groups() -> SearchStrategy[GroupSpec]:
     from hypothesis import strategies as st
 
-    members, topics = ["a", "b", "c", "d", "e"], ["t", "t-1", "u"]
+    names = ["a", "b", "c", "d", "e"]
+    topics = st.sampled_from(["t", "t-1", "u"])
+    # Hypothesis checks each strategy anew, so none of them is made within a group.
+    sizes = st.dictionaries(topics, st.integers(0, 6), max_size=3)
+    members = st.lists(st.sampled_from(names), unique=True, max_size=5)
+    owners = st.sampled_from([None, *names])
+    subscriptions = st.sets(topics)
+    capacities = st.sampled_from([1, 1, 2, 0.5, 0])
     racks = st.sampled_from([None, "east", "west"])
+    weights = st.none() | st.integers(0, 100)
+    lags = st.none() | st.integers(0, 10**6)
 
     @st.composite
     def groups(draw: DrawFn) -> GroupSpec:
-        counts = draw(st.dictionaries(st.sampled_from(topics), st.integers(0, 6), max_size=3))
+        counts = draw(sizes)
         partitions = [TopicPartition(topic, number) for topic in sorted(counts) for number in range(counts[topic])]
-        present = {partition: draw(st.sampled_from([None, *members])) for partition in partitions}
+        present = {partition: draw(owners) for partition in partitions}
         return GroupSpec(
             {
                 member: MemberSpec(
-                    frozenset(draw(st.sets(st.sampled_from(topics)))),
-                    draw(st.sampled_from([1, 1, 2, 0.5, 0])),
+                    frozenset(draw(subscriptions)),
+                    draw(capacities),
                     draw(racks),
                     frozenset(partition for partition, owner in present.items() if owner == member),
                 )
-                for member in draw(st.lists(st.sampled_from(members), unique=True, max_size=5))
+                for member in draw(members)
             },
-            {
-                partition: PartitionSpec(
-                    draw(st.none() | st.integers(0, 100)), draw(st.none() | st.integers(0, 10**6)), draw(racks)
-                )
-                for partition in partitions
-            },
+            {partition: PartitionSpec(draw(weights), draw(lags), draw(racks)) for partition in partitions},
         )
 
     return groups()
