@@ -14,7 +14,7 @@ from kiel_groups.zookeeper.runtime import Runtime
 pytestmark = pytest.mark.unit
 
 #: More than the 278 bytes, sent one at a time, that fit into the buffer of a socket pair.
-MANY = 100_000
+MANY = 10_000
 
 
 def test_each_wakeup_is_received_once() -> None:
