@@ -219,16 +219,27 @@ class Producer:
         try:
             if self._closed or self.is_full:
                 self._refuse_call()
-            encoded_key = key
-            if type(value) is not bytes or self._makes_bytes or not (key is None or type(key) is bytes):
-                key, encoded_key, value = self._encode(value, key)
-            if chosen is not given and self._appender.topics[topic][0] is not self._cluster.known_partitions(topic):
-                chosen = None  # from partitions that the topic had before
-            self._placement.add(topic, key, encoded_key, value, chosen, outcome)
+            key, encoded_key, value = self._encode(value, key)
+            self._place(topic, key, encoded_key, value, given, chosen, outcome)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
         return outcome if self._round is None else self._join_round(topic, outcome)
+
+    def _place(
+        self,
+        topic: str,
+        key: Any,
+        encoded_key: bytes | None,
+        value: bytes | None,
+        given: int | None,
+        chosen: int | None,
+        outcome: Outcome,
+    ) -> None:
+        """Add a record that was not added to an open batch. Raise ConfigError if the topic is not legal."""
+        if chosen is not given and self._appender.topics[topic][0] is not self._cluster.known_partitions(topic):
+            chosen = None  # from partitions that the topic had before
+        self._placement.add(topic, key, encoded_key, value, chosen, outcome)
 
     def _encode(self, value: Any, key: Any) -> tuple[Any, bytes | None, bytes | None]:
         """
@@ -238,6 +249,8 @@ class Producer:
             ConfigError: The value cannot be encoded.
             Exception: The serializer or ``key_maker`` raised it.
         """
+        if type(value) is bytes and not self._makes_bytes and (key is None or type(key) is bytes):
+            return key, key, value
         if key is None and self._key_maker is not None:
             key = self._key_maker(value)
         return key, key_bytes(key), serialize_value(value, self._serializer)

@@ -8,6 +8,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Literal, overload
@@ -21,6 +22,54 @@ from kiel_groups.config import check_name
 from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of
 from kiel_groups.sync.loop_thread import check_no_loop_runs
+
+
+class RecordFuture(concurrent.futures.Future[RecordMetadata]):
+    """
+    The future of a record, which cannot be cancelled.
+
+    Most of the time and of the memory of a future is its condition. This one has none until a thread waits for the
+    outcome, or adds a callback.
+    """
+
+    _state = RUNNING
+    _result: RecordMetadata | None = None
+    _exception: BaseException | None = None
+    _is_watched = False
+
+    def __init__(self) -> None:
+        """Set nothing: the class has the state of a new future."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Create what a watched future has, whichever thread asks first."""
+        if name not in ("_condition", "_waiters", "_done_callbacks"):
+            raise AttributeError(name)
+        # A thread that watches looks at the state after that, and ``set_result`` looks here after it has set the state.
+        self._is_watched = True
+        return self.__dict__.setdefault(name, threading.Condition() if name == "_condition" else [])
+
+    def done(self) -> bool:
+        """Return whether the record has an outcome."""
+        return self._state == FINISHED
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait until the record is stored, and return its place, or raise the error."""
+        if self._state == FINISHED and self._result is not None:
+            return self._result
+        return super().result(timeout)
+
+    def set_result(self, result: RecordMetadata) -> None:
+        """Set the place of the record."""
+        if self._state == FINISHED:
+            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
+        self._result = result
+        self._state = FINISHED
+        if self._is_watched:
+            with self._condition:
+                for waiter in self._waiters:
+                    waiter.add_result(self)
+                self._condition.notify_all()
+            self._invoke_callbacks()
 
 
 class Producer(Blocking[clients.Producer]):
@@ -92,26 +141,26 @@ class Producer(Blocking[clients.Producer]):
             ConfigError: The topic's name is not legal, or the value or key cannot be encoded.
             ClosedError: The producer was closed.
         """
-        client = self._client
-        if client.linger_ms is None and client.batch_size > 1:
+        client, appender = self._client, self._client._appender
+        if client._round is not None:
             # The future of a record may wait for the records of its batch.
             return self._wait(self._accepted, client.produce, topic, message, key, partition)
         check_no_loop_runs(self._instead)
         try:
-            check_name(topic, "topic")
-            encoded = client._encode(message, key)
+            if topic not in appender.topics:
+                check_name(topic, "topic")
+            key, encoded_key, value = client._encode(message, key)
         except Exception:
             client.metrics.count("produce_failures")
             raise
-        if client.buffered_bytes + self._handed_bytes >= client.max_buffered_bytes:
+        if appender.buffered_bytes + self._handed_bytes >= appender.most_buffered_bytes:
             self._wait(client.drain)
-        outcome: concurrent.futures.Future[RecordMetadata] = concurrent.futures.Future()
-        outcome.set_running_or_notify_cancel()
+        outcome = RecordFuture()
         with self._handing:
             if not self._handed:
                 self._thread.call_soon(self._take_handed)
-            self._handed.append((topic, *encoded, partition, outcome))
-            self._handed_bytes += MESSAGE_OVERHEAD_BYTES + len(encoded[1] or b"") + len(encoded[2] or b"")
+            self._handed.append((topic, key, encoded_key, value, partition, outcome))
+            self._handed_bytes += MESSAGE_OVERHEAD_BYTES + len(encoded_key or b"") + len(value or b"")
         if client.closing and outcome.done():
             outcome.result()
         return outcome
@@ -120,18 +169,23 @@ class Producer(Blocking[clients.Producer]):
         """On the loop, queue the records that other threads have handed over since the last call."""
         with self._handing:
             handed, self._handed, self._handed_bytes = self._handed, [], 0
+        append = self._client._appender.append
         taking = iter(handed)
-        for record in taking:
+        for topic, key, encoded_key, value, partition, outcome in taking:
             try:
+                # A partitioner gets the key that the application gave.
+                chosen = append(topic, value, key, partition, outcome) if key is encoded_key else partition
+                if isinstance(chosen, RecordFuture):
+                    continue
                 if self._client.closing:
                     self._client.metrics.count("produce_failures")
-                    record[-1].set_exception(ClosedError("the producer was closed"))
+                    outcome.set_exception(ClosedError("the producer was closed"))
                 else:
-                    self._client._placement.add(*record)
+                    self._client._place(topic, key, encoded_key, value, partition, chosen, outcome)
             except BaseException as error:
                 # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
-                for *_, outcome in (record, *taking):
-                    fail_future(outcome, ClosedError(f"{error!r} has ended the event loop of the producer"))
+                for each in (outcome, *(record[-1] for record in taking)):
+                    fail_future(each, ClosedError(f"{error!r} has ended the event loop of the producer"))
                 raise
 
     def _abandon(self) -> None:

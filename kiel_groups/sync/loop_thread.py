@@ -379,11 +379,8 @@ def check_no_loop_runs(instead: str) -> None:
     Raises:
         ConfigError: An event loop runs in this thread, outside of a notebook.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if not _in_notebook():
+    # ``get_running_loop`` would raise an exception for each record of a producer.
+    if asyncio._get_running_loop() is not None and not _in_notebook():
         raise ConfigError(f"an event loop runs in this thread, and would be blocked while this waits; {instead}")
 
 

@@ -134,13 +134,12 @@ def test_the_wheel_works_in_an_empty_environment(built: Built, tmp_path: Path) -
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("python", OTHER_PYTHONS)
-@pytest.mark.slow
 def test_the_wheel_works_on_another_python(built: Built, tmp_path: Path, python: str) -> None:
     """The tests of what depends on Python's release pass with the wheel, with and without its compiled modules."""
     if shutil.which(python) is None or subprocess.run([python, "-c", ""], capture_output=True).returncode != 0:
         pytest.skip(f"{python} is not installed")
     binaries = installed(built.wheel, tmp_path, python)
-    needed = re.compile(r"(hypothesis|pytest|pytest-timeout)[<>=]")
+    needed = re.compile(r"(hypothesis|pytest|pytest-timeout|pytest-xdist)[<>=]")
     tools = [each.partition(";")[0] for each in requires("kiel-groups") or () if needed.match(each)]
     run(binaries / "python", "-m", "pip", "install", "--quiet", *tools, folder=tmp_path)
     # Without the package's sources, which would be imported in place of the wheel.

@@ -269,12 +269,16 @@ static bool add_to(Records *batch, PyObject *key, PyObject *value, PyObject *out
         && !PyList_Append(batch->outcomes, outcome);
 }
 
-/* The future of the record; NULL with an exception, or without one if the record was not added. */
-static PyObject *add(Appender *appender, PyObject *queues, PyObject *partition, PyObject *key, PyObject *value)
+/*
+ * The outcome of the record, which is the given one or a future; NULL with an exception, or without one if the record was
+ * not added.
+ */
+static PyObject *add(
+    Appender *appender, PyObject *queues, PyObject *partition, PyObject *key, PyObject *value, PyObject *given)
 {
     long long size_bytes = OVERHEAD_BYTES + size_of(key) + size_of(value);
     Records *batch = open_batch(appender, queues, partition, size_bytes);
-    PyObject *outcome = batch ? new_future(appender) : NULL;
+    PyObject *outcome = !batch ? NULL : given ? Py_NewRef(given) : new_future(appender);
     if (outcome && !add_to(batch, key, value, outcome))
         Py_CLEAR(outcome);
     if (outcome) {
@@ -317,12 +321,12 @@ static PyObject *partition_of(const Appender *appender, PyObject *entry, PyObjec
     return appender->choose ? PyObject_CallFunctionObjArgs(appender->choose, key, numbers, NULL) : Py_NewRef(Py_None);
 }
 
-PyDoc_STRVAR(append_doc, "append(topic, value, key, partition, /) -> Future | int | None");
+PyDoc_STRVAR(append_doc, "append(topic, value, key, partition, outcome=..., /) -> Future | int | None");
 
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (count != 4)
-        return PyErr_Format(PyExc_TypeError, "%zd arguments given; expected 4", count);
+    if (count != 4 && count != 5)
+        return PyErr_Format(PyExc_TypeError, "%zd arguments given; expected 4 or 5", count);
     Appender *appender = (Appender *)self;
     PyObject *topic = args[0], *value = args[1], *key = args[2];
     if (appender->buffered_bytes >= appender->most_buffered_bytes || appender->most_records == 0
@@ -333,7 +337,8 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return PyErr_Occurred() ? NULL : Py_NewRef(args[3]);
     Py_INCREF(entry);
     PyObject *partition = partition_of(appender, entry, key, args[3]);
-    PyObject *outcome = partition ? add(appender, PyTuple_GetItem(entry, 1), partition, key, value) : NULL;
+    PyObject *queues = PyTuple_GetItem(entry, 1), *given = count == 5 ? args[4] : NULL;
+    PyObject *outcome = partition ? add(appender, queues, partition, key, value, given) : NULL;
     Py_DECREF(entry);
     if (outcome || PyErr_Occurred()) {
         Py_XDECREF(partition);

@@ -8,13 +8,14 @@ Where a compiler was found, ``Records``, ``Appender`` and both functions are tho
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, repeat
 from operator import is_not
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, RecordMetadata, settle_failed
 from kiel_groups.model import TopicPartition
@@ -49,6 +50,9 @@ class PythonRecords:
         return self
 
 
+F = TypeVar("F", bound=concurrent.futures.Future[RecordMetadata])
+
+
 class PythonAppender:
     """
     Adds records to open batches, and counts the bytes of all records without an outcome.
@@ -73,11 +77,18 @@ class PythonAppender:
         self.topics: dict[str, tuple[tuple[int, ...], dict[int, Any]]] = {}
         self.buffered_bytes = self.most_buffered_bytes = self.most_batch_bytes = self.most_records = 0
 
+    @overload
     def append(
-        self, topic: str, value: Any, key: Any, partition: int | None
-    ) -> asyncio.Future[RecordMetadata] | int | None:
+        self, topic: str, value: Any, key: Any, partition: int | None, /
+    ) -> asyncio.Future[RecordMetadata] | int | None: ...
+
+    @overload
+    def append(self, topic: str, value: Any, key: Any, partition: int | None, outcome: F, /) -> F | int | None: ...
+
+    def append(self, topic: str, value: Any, key: Any, partition: int | None, outcome: object = None, /) -> Any:
         """
-        Add a record to the open batch of its partition, and return its future. In Python, no record is added.
+        Add a record to the open batch of its partition, and return its outcome: the given one, or a new future of the
+        running loop. In Python, no record is added.
 
         The record is not added if anything about it is unusual: its partition has no open batch with room, its key or
         value is not bytes, or no event loop runs. Then the method returns the partition that was given or chosen.

@@ -6,14 +6,16 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from kiel_groups.clients import RecordMetadata
 from kiel_groups.errors import ClosedError, ConfigError, OutcomeUnknownError
 from kiel_groups.sync import LoopThread, Producer
+from kiel_groups.sync.blocking_producer import RecordFuture
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log
 from tests.helpers.producers import T0, T1, stored
 from tests.helpers.waiting import eventually_blocking
@@ -196,3 +198,54 @@ def test_threads_share_a_producer(broker: FakeBroker) -> None:
         found = [value for key, value in stored(broker, T0) if key == b"%d" % thread]
         assert found == [b"%d" % number for number in range(200)]
     producer.close()
+
+
+PLACE = RecordMetadata("t", 0, 7)
+
+
+def test_a_future_of_a_record_is_one_of_the_standard_library() -> None:
+    """The library's functions wait for it, whether or not it has a condition when it is set."""
+    futures = [RecordFuture() for _ in range(4)]
+    called: list[Future[Any]] = []
+    futures[1].add_done_callback(called.append)
+    assert [(each.done(), each.running(), each.cancel(), each.cancelled()) for each in futures] == [
+        (False, True, False, False)
+    ] * 4
+    with pytest.raises(TimeoutError):
+        futures[2].result(0)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(wait, futures), pool.submit(lambda: list(as_completed(futures)))]
+        waiting.append(pool.submit(futures[2].exception))
+        for each in futures[:3]:
+            each.set_result(PLACE)
+        futures[3].set_exception(ClosedError("closed"))
+        assert waiting[0].result(5).done == set(futures)
+        assert set(waiting[1].result(5)) == set(futures)
+        assert waiting[2].result(5) is None
+    futures[0].add_done_callback(called.append)
+    assert called == [futures[1], futures[0]]
+    assert [each.result(0) for each in futures[:3]] == [PLACE] * 3
+    with pytest.raises(ClosedError):
+        futures[3].result()
+    for each in futures:
+        assert each.done()
+        with pytest.raises(InvalidStateError):
+            each.set_result(PLACE)
+        with pytest.raises(InvalidStateError):
+            each.set_exception(ClosedError("closed"))
+    with pytest.raises(AttributeError):
+        _ = futures[0].no_such_attribute
+
+
+def test_a_thread_that_begins_to_wait_while_a_result_is_set_gets_it() -> None:
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        futures = [RecordFuture() for _ in range(3_000)]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(lambda: [each.result(5) for each in futures])
+            for each in futures:
+                each.set_result(PLACE)
+            assert waiting.result(10) == [PLACE] * len(futures)
+    finally:
+        sys.setswitchinterval(interval_s)

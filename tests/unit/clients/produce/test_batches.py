@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import weakref
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -49,6 +50,19 @@ async def test_a_record_is_added_to_an_open_batch() -> None:
     size = len(encode_message_set(queue.newest.keys, queue.newest.values))
     assert (queue.newest.size_bytes, appender.buffered_bytes) == (size, size)
     assert [future.get_loop() for future in futures] == [asyncio.get_running_loop()] * 2
+
+
+@compiled
+def test_a_given_outcome_is_that_of_the_record() -> None:
+    """It needs no running loop: another thread has created it."""
+    appender = appender_of({7: (queue := Queue())})
+    outcome: Future[RecordMetadata] = Future()
+    assert appender.append("t", b"v", None, 7, outcome) is outcome
+    assert queue.newest.outcomes == [outcome]
+    queue.newest.sealed = True
+    assert appender.append("t", b"v", None, 7, Future()) == 7
+    with pytest.raises(TypeError, match="6 arguments given; expected 4 or 5"):
+        appender.append("t", b"v", None, 7, outcome, 1)
 
 
 @compiled
