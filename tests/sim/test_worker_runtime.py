@@ -62,14 +62,14 @@ def test_the_successor_of_a_killed_worker_waits_for_its_session() -> None:
     """Its owner znodes exist until its session expires; then its tasks continue after the stored offsets."""
     bench = WorkerGroupBench()
     bench.start("w1", "w2")
-    bench.create("c", tasks_max="2", limit="2000")
+    bench.create("c", tasks_max="2", limit="500")
     bench.until_running("c", 2)
     bench.until_delivered("c-0", 30)
     victim = bench.owner(TaskId("c", 0))
     assert victim is not None
     bench.workers[victim].process.kill()
-    bench.until_delivered("c-0", 2000)
-    assert set(bench.delivered("t", "c-0")) == set(range(1, 2001))
+    bench.until_delivered("c-0", 500)
+    assert set(bench.delivered("t", "c-0")) == set(range(1, 501))
     starts = [call for call in bench.counts.calls if call.method == "start" and call.work == "c-0"]
     assert starts[-1].token > starts[0].token
 
