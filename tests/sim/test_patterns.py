@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kiel_groups.group.znodes.contents import GroupState, MemberInfo
 from kiel_groups.group.znodes.layout import topic_path
+from kiel_groups.members.zookeeper.owned_partitions import UnsubscribedTopics
 from kiel_groups.model import TopicPartition
 from tests.fakes import simulated_process
 from tests.fakes.simulated_process import ENDLESS
@@ -137,6 +139,28 @@ def test_a_leader_that_knows_no_patterns_assigns_nothing_to_the_member(monkeypat
         world.settle(30.0)
         assert consumer.topics == {"t0", "n1"}
         assert N0 in consumer.opened
+
+
+def test_owned_partitions_are_assigned_once_their_topic_is_known_to_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their records are delivered then, also while ZooKeeper does not answer what the member reads next."""
+    check = UnsubscribedTopics.check
+
+    async def late(*arguments: Any) -> None:
+        await asyncio.sleep(5.0)
+        await check(*arguments)
+
+    with at_rest(members=1, topics=(2,)) as world:
+        world.join((), pattern="t")
+        world.run_for(5.0)
+        consumer = world.consumers[0]
+        (owned,) = consumer.opened
+        monkeypatch.setattr(UnsubscribedTopics, "check", late)
+        consumer.subscribe((), "t")
+        assert not consumer.is_assigned(owned)
+        world.run_for(2.0)
+        assert consumer.topics == {"t0"}
+        assert consumer.opened.keys() == {owned}
+        assert consumer.is_assigned(owned)
 
 
 def test_all_members_offer_a_new_topic_in_one_rebalance_of_brokers() -> None:

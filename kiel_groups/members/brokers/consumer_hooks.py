@@ -239,7 +239,11 @@ class ConsumerHooks:
         finally:
             if not is_complete:
                 self.uncompared.set()
-        return self._subscription.set_matches(pattern, found[pattern].topics)
+        changed = self._subscription.set_matches(pattern, found[pattern].topics)
+        if changed:
+            # Records of these topics are delivered from now on, if the member still owns the partitions.
+            self._assign()
+        return changed
 
     async def _match_for_join(self) -> None:
         """

@@ -389,7 +389,9 @@ class OwnedPartitions:
         if match.problem and self._matched != (pattern, match.problem):
             log.error("group %s: the leader reports on pattern %r: %s", self._config.group, pattern, match.problem)
         self._matched = (pattern, match.problem)
-        self._subscription.set_matches(pattern, match.topics)
+        if self._subscription.set_matches(pattern, match.topics):
+            # Records of these topics are delivered from now on, if the member still owns the partitions.
+            self.follow_subscription()
 
     def _assignment_changed(self) -> None:
         self.times.change_noticed()
