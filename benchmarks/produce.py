@@ -6,7 +6,7 @@ Measure how fast producers send records, beside other clients for the same broke
 
 A cell is a topic: ``100B-snappy-16p`` has values of 100 bytes in 16 partitions, sent in snappy. By default the cells of
 16 partitions without compression are measured. ``--all`` measures all 24 cells, without kafka-python and Java, in three
-rounds with half of the records, which takes half an hour. It ends with a table of all cells.
+rounds with half of the records, which takes forty minutes. It ends with a table of all cells.
 
 A client is a process of its own on the last core; the servers have the first. It is measured from its first stored
 record to the outcome of its last, and checks the outcome of each. All clients have their defaults, but wait for the

@@ -43,8 +43,12 @@ async def many(producer: Any, topic: str, values: Values) -> int:
 
 
 def blocking_one_by_one(producer: Any, topic: str, values: Values) -> int:
-    futures = [producer.produce(topic, value) for chunk in values for value in chunk]
-    return sum(future.result().offset >= 0 for future in futures)
+    stored, waiting = 0, deque[list[Any]]()
+    for chunk in values:
+        waiting.append([producer.produce(topic, value) for value in chunk])
+        while waiting and all(future.done() for future in waiting[0]):
+            stored += sum(future.result().offset >= 0 for future in waiting.popleft())
+    return stored + sum(future.result().offset >= 0 for futures in waiting for future in futures)
 
 
 def blocking_many(producer: Any, topic: str, values: Values) -> int:
