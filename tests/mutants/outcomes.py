@@ -122,8 +122,16 @@ MUTANTS = (
     Mutant(
         "a record that is handed over to a closed producer never gets an outcome",
         "sync/blocking_producer.py",
-        '                    record[-1].set_exception(ClosedError("the producer was closed"))\n',
+        '                    outcome.set_exception(ClosedError("the producer was closed"))\n',
         "                    pass\n",
+        "tests/unit/sync/test_blocking_producer.py",
+    ),
+    Mutant(
+        "a thread that begins to wait while a record's place is set waits for ever",
+        "sync/blocking_producer.py",
+        "        self._result = result\n        self._state = FINISHED\n        if self._is_watched:\n",
+        "        watched = self._is_watched\n        self._result = result\n        self._state = FINISHED\n"
+        "        if watched:\n",
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(

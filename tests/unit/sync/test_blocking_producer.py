@@ -238,14 +238,19 @@ def test_a_future_of_a_record_is_one_of_the_standard_library() -> None:
 
 
 def test_a_thread_that_begins_to_wait_while_a_result_is_set_gets_it() -> None:
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        futures = [RecordFuture() for _ in range(3_000)]
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(lambda: [each.result(5) for each in futures])
-            for each in futures:
-                each.set_result(PLACE)
-            assert waiting.result(10) == [PLACE] * len(futures)
-    finally:
-        sys.setswitchinterval(interval_s)
+    waiting: list[Future[RecordMetadata]] = []
+
+    class Slow(RecordFuture):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "_state":
+                waiting.append(pool.submit(self.result))
+                eventually_blocking(lambda: self._is_watched and self._condition._waiters, "the thread waits", 5)
+            super().__setattr__(name, value)
+
+    with ThreadPoolExecutor(1) as pool:
+        (slow := Slow()).set_result(PLACE)
+        try:
+            assert waiting[0].result(5) == PLACE
+        finally:
+            with slow._condition:
+                slow._condition.notify_all()
