@@ -84,6 +84,26 @@ def in_thread(function: Callable[[], _Result], name: str) -> asyncio.Future[_Res
     return future
 
 
+#: The shares of a time limit in ``ends_within``.
+_SHARES = 10
+
+
+async def ends_within(call: asyncio.Future[_Result], limit_s: float) -> bool:
+    """
+    Wait for a call on a thread, and return whether it has ended within a time limit. Otherwise, cancel the future.
+
+    A loop that is blocked, or a process that is frozen, for longer than the limit must not make the call look slow. So
+    the limit is a sum of shares, and such a time takes one of them.
+    """
+    try:
+        for _ in range(_SHARES):
+            if (await asyncio.wait({call}, timeout=limit_s / _SHARES))[0]:
+                return True
+        return False
+    finally:
+        call.cancel()
+
+
 class Ticker:
     """
     Calls ``tick`` repeatedly on a thread of its own.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from kiel_groups.members.brokers.transport import BeatAnswer
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import UNKNOWN_MEMBER_ID
 from tests.fakes import FakeCoordinator
+from tests.fakes.simulated_process import SimulatedRuntime
 from tests.sim.coordinated.broker_scenario import FAULTS, make_broker_scenario
 from tests.sim.coordinated.broker_world import BrokerWorld, brokers_at_rest
 from tests.sim.invariants.invariant import Violation
@@ -170,6 +171,26 @@ def test_what_is_finished_after_the_end_of_the_lease_is_not_committed(world: Bro
     world.run_for(2.0)
     assert not consumer.lease_runs
     assert world.coordinator.offsets[world.group][partition].offset == 0
+
+
+def test_a_leader_that_is_blocked_while_its_assignor_runs_goes_on(
+    monkeypatch: pytest.MonkeyPatch, world: BrokerWorld
+) -> None:
+    """The assignor ends on its thread meanwhile, so the leader must not find that it took too long, and stop."""
+    in_thread, names = SimulatedRuntime.in_thread, list[str]()
+
+    def blocking(self: SimulatedRuntime, function: Callable[[], Any], name: str) -> Any:
+        names.append(name)
+        if names == ["assignor"]:
+            self._process.block(40.0)
+        return in_thread(self, function, name)
+
+    monkeypatch.setattr(SimulatedRuntime, "in_thread", blocking)
+    world.join(["t0"])
+    world.run_for(60.0)
+    assert names[0] == "assignor"
+    world.wait("unowned", 30.0)
+    assert all(consumer.is_running for consumer in world.consumers)
 
 
 # The checker notices broken members

@@ -16,6 +16,7 @@ from kiel_groups.members.brokers.hooks import CoordinatedContext, JoinedGroup
 from kiel_groups.model import TopicPartition, numbers_by_topic
 from kiel_groups.wire.consumer_protocol import ConsumerAssignment, ConsumerSubscription
 from kiel_groups.wording import some
+from kiel_groups.zookeeper.runtime import ends_within
 
 log = logging.getLogger(__name__)
 
@@ -166,15 +167,12 @@ class AssignmentPlanner:
             raise AllocatorError(f"group {self._group}: the coordinator has chosen {protocol!r}, which is not offered")
         # The coordinator removes a leader that has not synced within its session.
         limit_s = min(self._context.group.allocator_timeout_ms / 1000, self._session_s)
+        # The assignor runs on a thread: a function of the application may take long, and would block the event loop.
+        call = self._context.runtime.in_thread(partial(run_assignor, assignor, members, partitions), "assignor")
+        if not await ends_within(call, limit_s):
+            raise AllocatorError(f"group {self._group}: assignor {protocol} took more than {limit_s:g} s")
         try:
-            async with asyncio.timeout(limit_s):
-                # The assignor runs on a thread: a function of the application may take long, and would block the event
-                # loop.
-                outcome = await self._context.runtime.in_thread(
-                    partial(run_assignor, assignor, members, partitions), "assignor"
-                )
-        except TimeoutError:
-            raise AllocatorError(f"group {self._group}: assignor {protocol} took more than {limit_s:g} s") from None
+            outcome = call.result()
         except KielGroupsError:
             raise
         except Exception as error:

@@ -55,6 +55,7 @@ from kiel_groups.members.zookeeper.leader import LeaderDriver, MakePlan
 from kiel_groups.members.zookeeper.monitors import ForeignMemberMonitor, OwnershipMonitor
 from kiel_groups.model import Allocation, MemberId, Slot, TopicPartition
 from kiel_groups.wording import counted
+from kiel_groups.zookeeper.runtime import ends_within
 from kiel_groups.zookeeper.session import Node, children_watched
 from kiel_groups.zookeeper.tasks import SessionContext
 
@@ -599,13 +600,11 @@ class PartitionPlanner:
             else:
                 lags = await self._reader.lags(inputs, self._handler)
         run = partial(allocate, inputs, allocator, racks, lags)
-        started_s = _now_s()
-        try:
-            async with asyncio.timeout(self._config.allocator_timeout_ms / 1000):
-                target = await self._runtime.in_thread(run, "allocator")
-        except TimeoutError:
-            limit_s = self._config.allocator_timeout_ms / 1000
-            raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s") from None
+        started_s, limit_s = _now_s(), self._config.allocator_timeout_ms / 1000
+        call = self._runtime.in_thread(run, "allocator")
+        if not await ends_within(call, limit_s):
+            raise AllocatorError(f"allocator {name} did not return within {limit_s:g} s")
+        target = call.result()
         self._metrics.observe("allocator", _now_s() - started_s)
         return target
 
