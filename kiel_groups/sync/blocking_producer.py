@@ -23,13 +23,17 @@ from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of
 from kiel_groups.sync.loop_thread import check_no_loop_runs
 
+#: Held while a future gets its condition, or its result without one. A signal handler may ask for the same future.
+_watching = threading.RLock()
+
 
 class RecordFuture(concurrent.futures.Future[RecordMetadata]):
     """
     The future of a record, which cannot be cancelled.
 
     Most of the time and of the memory of a future is its condition. This one has none until a thread waits for the
-    outcome, or adds a callback.
+    outcome, or adds a callback. From then on, it is as any other future: its state changes only while its condition is
+    held, as the functions of ``concurrent.futures`` expect.
     """
 
     _state = RUNNING
@@ -44,9 +48,9 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         """Create what a watched future has, whichever thread asks first."""
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
-        # A thread that watches looks at the state after that, and ``set_result`` looks here after it has set the state.
-        self._is_watched = True
-        return self.__dict__.setdefault(name, threading.Condition() if name == "_condition" else [])
+        with _watching:
+            self._is_watched = True
+            return self.__dict__.setdefault(name, threading.Condition() if name == "_condition" else [])
 
     def done(self) -> bool:
         """Return whether the record has an outcome."""
@@ -60,16 +64,12 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
 
     def set_result(self, result: RecordMetadata) -> None:
         """Set the place of the record."""
-        if self._state == FINISHED:
-            raise concurrent.futures.InvalidStateError(f"{self._state}: {self!r}")
-        self._result = result
-        self._state = FINISHED
-        if self._is_watched:
-            with self._condition:
-                for waiter in self._waiters:
-                    waiter.add_result(self)
-                self._condition.notify_all()
-            self._invoke_callbacks()
+        with _watching:
+            if not self._is_watched and self._state == RUNNING:
+                self._result = result
+                self._state = FINISHED
+                return
+        super().set_result(result)
 
 
 class Producer(Blocking[clients.Producer]):
@@ -147,7 +147,7 @@ class Producer(Blocking[clients.Producer]):
             return self._wait(self._accepted, client.produce, topic, message, key, partition)
         check_no_loop_runs(self._instead)
         try:
-            if topic not in appender.topics:
+            if type(topic) is not str or topic not in appender.topics:
                 check_name(topic, "topic")
             key, encoded_key, value = client._encode(message, key)
         except Exception:
@@ -293,6 +293,8 @@ def _settle(outcome: concurrent.futures.Future[Any], accepted: asyncio.Future[An
 
 def _begin_fork() -> None:
     """Drop the copies of records that the parent's loop takes, and of locks, so that calls find out about the fork."""
+    global _watching
+    _watching = threading.RLock()
     for client in open_clients():
         if isinstance(client, Producer):
             client._hand_over_nothing()

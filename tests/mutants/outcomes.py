@@ -127,11 +127,10 @@ MUTANTS = (
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(
-        "a thread that begins to wait while a record's place is set waits for ever",
+        "the place of a record is set while another thread watches its future",
         "sync/blocking_producer.py",
-        "        self._result = result\n        self._state = FINISHED\n        if self._is_watched:\n",
-        "        watched = self._is_watched\n        self._result = result\n        self._state = FINISHED\n"
-        "        if watched:\n",
+        "if not self._is_watched and self._state == RUNNING:",
+        "if self._state == RUNNING:",
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(

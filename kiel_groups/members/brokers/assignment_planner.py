@@ -168,10 +168,10 @@ class AssignmentPlanner:
         # The coordinator removes a leader that has not synced within its session.
         limit_s = min(self._context.group.allocator_timeout_ms / 1000, self._session_s)
         # The assignor runs on a thread: a function of the application may take long, and would block the event loop.
-        call = self._context.runtime.in_thread(partial(run_assignor, assignor, members, partitions), "assignor")
-        if not await ends_within(call, limit_s):
-            raise AllocatorError(f"group {self._group}: assignor {protocol} took more than {limit_s:g} s")
         try:
+            call = self._context.runtime.in_thread(partial(run_assignor, assignor, members, partitions), "assignor")
+            if not await ends_within(call, limit_s):
+                raise AllocatorError(f"group {self._group}: assignor {protocol} took more than {limit_s:g} s")
             outcome = call.result()
         except KielGroupsError:
             raise

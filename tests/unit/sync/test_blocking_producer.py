@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from typing import Any
@@ -237,20 +237,30 @@ def test_a_future_of_a_record_is_one_of_the_standard_library() -> None:
         _ = futures[0].no_such_attribute
 
 
-def test_a_thread_that_begins_to_wait_while_a_result_is_set_gets_it() -> None:
-    waiting: list[Future[RecordMetadata]] = []
+@pytest.mark.parametrize("watch", [as_completed, lambda futures, limit_s: wait(futures, limit_s).done])
+def test_a_result_that_is_set_while_futures_are_watched_is_seen_once(watch: Callable[..., Any]) -> None:
+    """The library's functions hold all conditions, and expect that no state changes meanwhile."""
+    for _ in range(3):
+        futures = [RecordFuture() for _ in range(2_000)]
+        with ThreadPoolExecutor(1) as pool:
+            setting = pool.submit(lambda futures=futures: [each.set_result(PLACE) for each in futures])
+            assert set(watch(futures, 10)) == set(futures)
+            setting.result()
 
+
+def test_a_future_that_is_about_to_be_watched_is_not_set_without_its_condition() -> None:
     class Slow(RecordFuture):
         def __setattr__(self, name: str, value: Any) -> None:
-            if name == "_state":
-                waiting.append(pool.submit(self.result))
-                eventually_blocking(lambda: self._is_watched and self._condition._waiters, "the thread waits", 5)
             super().__setattr__(name, value)
+            if name == "_is_watched":
+                setting.append(pool.submit(self.set_result, PLACE))
+                with pytest.raises(TimeoutError):
+                    setting[0].result(0.1)
+                assert not self.done()
 
+    setting: list[Future[None]] = []
     with ThreadPoolExecutor(1) as pool:
-        (slow := Slow()).set_result(PLACE)
-        try:
-            assert waiting[0].result(5) == PLACE
-        finally:
-            with slow._condition:
-                slow._condition.notify_all()
+        slow = Slow()
+        with slow._condition, pytest.raises(TimeoutError):
+            setting[0].result(0.1)
+        assert slow.result(5) == PLACE
