@@ -160,7 +160,8 @@ class MemberNetwork:
                 self._break(lane, broker, fault="closed")
             raise
         finally:
-            call.given_up = not answered.done() or answered.cancelled()
+            # A call beside one that was not answered in time is still sent, by the connection that was closed.
+            call.given_up = not answered.done() or answered.cancelled() or call.fault == "closed"
 
     def beat(
         self, coordinator: int, request: Request[object], timeout_s: float, answered: Callable[[BeatAnswer], None]
