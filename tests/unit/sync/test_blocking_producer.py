@@ -154,6 +154,11 @@ def test_a_fork_is_refused_while_records_are_handed_over(broker: FakeBroker) -> 
     producer.close()
 
 
+def test_a_topic_that_is_no_text_is_refused(broker: FakeBroker) -> None:
+    with producer_of(broker) as producer, pytest.raises(ConfigError, match="not a legal name"):
+        producer.produce(["t"], b"value")  # type: ignore[arg-type]
+
+
 def test_records_without_content_fill_the_buffer(broker: FakeBroker) -> None:
     """A record that is handed over counts with its overhead, so that a slow loop bounds the number of empty ones."""
     producer = producer_of(broker, max_buffered_bytes=1_000)
