@@ -112,6 +112,7 @@ async def test_a_leader_without_metadata_assigns_what_it_knows(
     [
         (AllocatorError("not so"), "not so"),
         (ValueError("a bug"), "assignor asked: .*a bug"),
+        (TimeoutError("its own"), "assignor asked: .*its own"),
         ({"a": []}, "assignor asked: .*t:0"),
         (None, "assignor asked: it returned None"),
     ],
@@ -120,6 +121,17 @@ async def test_an_assignor_that_fails_is_an_error(outcome: object, words: str) -
     """The error reaches the caller of the join."""
     with pytest.raises(AllocatorError, match=words):
         await Planning(Asked(outcome)).plan("asked", a=["t"])
+
+
+async def test_a_thread_that_cannot_start_is_an_error_of_the_assignor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    planning = Planning(Asked({}))
+    with pytest.raises(AllocatorError, match=r"assignor asked failed: .*can't start new thread"):
+        await planning.plan("asked", a=["t"])
+    assert planning.metrics.counter("allocator_failures") == 1
 
 
 async def test_an_assignor_may_take_as_long_as_the_session() -> None:
