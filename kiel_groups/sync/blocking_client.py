@@ -361,9 +361,8 @@ class Blocking(Generic[C]):
         return self._thread.stopped or self._thread.forked
 
     def _end_at_exit(self) -> None:
-        if not self._thread.started:
+        if self._thread.stop_unless_started():
             # Nothing is open. From Python 3.12 on, no thread starts at the exit of the interpreter.
-            self._thread.stop()
             return
         try:
             raise _Propagating

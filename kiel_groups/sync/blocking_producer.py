@@ -147,6 +147,9 @@ class Producer(Blocking[clients.Producer]):
             return self._wait(self._accepted, client.produce, topic, message, key, partition)
         check_no_loop_runs(self._instead)
         try:
+            if client.closing:
+                # At once: a thread that produces in a loop would keep the loop busy with records that it must refuse.
+                raise ClosedError("the producer was closed")
             if type(topic) is not str or topic not in appender.topics:
                 check_name(topic, "topic")
             key, encoded_key, value = client._encode(message, key)
@@ -161,8 +164,6 @@ class Producer(Blocking[clients.Producer]):
                 self._thread.call_soon(self._take_handed)
             self._handed.append((topic, key, encoded_key, value, partition, outcome))
             self._handed_bytes += MESSAGE_OVERHEAD_BYTES + len(encoded_key or b"") + len(value or b"")
-        if client.closing and outcome.done():
-            outcome.result()
         return outcome
 
     def _take_handed(self) -> None:

@@ -239,6 +239,14 @@ class LoopThread:
         """Whether an exception has ended the loop, such as the SystemExit of a deserializer."""
         return self._failure is not None
 
+    def stop_unless_started(self) -> bool:
+        """Stop the loop if no call has started it, and return whether this is so. Another thread may call meanwhile."""
+        if self.forked:
+            return False
+        with self._lock:
+            self._stopped = self._stopped or self._thread is None
+            return self._thread is None
+
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """
         Stop the loop: cancel its tasks, and make waiting callers raise ClosedError.

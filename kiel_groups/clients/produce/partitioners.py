@@ -24,10 +24,22 @@ Partitioner: TypeAlias = Callable[[Any, list[int]], int]
 
 
 def key_bytes(key: Any) -> bytes | None:
-    """Encode a key: keep bytes and None (a null key), and encode any other key as the UTF-8 of its ``str()``."""
+    """
+    Encode a key: keep bytes and None (a null key), and encode any other key as the UTF-8 of its ``str()``.
+
+    Raises:
+        ConfigError: UTF-8 cannot represent the text.
+    """
     if key is None or isinstance(key, bytes):
         return key
-    return str(key).encode()
+    return _utf8(str(key), "key")
+
+
+def _utf8(text: str, name: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name}: it has no form in UTF-8 ({error}); give bytes") from error
 
 
 def random_partitioner(key: Any, partitions: Sequence[int]) -> int:
@@ -111,7 +123,7 @@ def find_partitioner(wanted: Partitioner | str | None) -> Partitioner:
     """
     if wanted is None or callable(wanted):
         return wanted or random_partitioner
-    if wanted not in _NAMED:
+    if not isinstance(wanted, str) or wanted not in _NAMED:
         raise ConfigError(f"partitioner: {wanted!r} given; expected a function or {', '.join(map(repr, _NAMED))}")
     return _NAMED[wanted]()
 
@@ -178,7 +190,7 @@ def as_values(given: Iterable[Any]) -> list[Any]:
     Raises:
         ConfigError: A single value is given, whose parts would be sent as values.
     """
-    if isinstance(given, (str, bytes, bytearray, Mapping)):
+    if _is_single(given):
         raise ConfigError(f"messages: {type(given).__name__} given; expected a list or another iterable of values")
     return list(given)
 
@@ -188,7 +200,7 @@ def as_keys(given: Iterable[Any] | None, count: int) -> list[Any]:
     Return the keys of ``count`` values as a list.
 
     Raises:
-        ConfigError: There are fewer or more keys.
+        ConfigError: There are fewer or more keys, or a single one is given.
     """
     return [None] * count if given is None else _as_list(given, count, "keys")
 
@@ -219,8 +231,12 @@ def as_number(given: object) -> int | None:
         return None
 
 
-def _as_list(given: object, count: int, name: str) -> list[Any]:
-    if not isinstance(given, Iterable):
+def _is_single(given: object) -> bool:
+    return not isinstance(given, Iterable) or isinstance(given, (str, bytes, bytearray, Mapping))
+
+
+def _as_list(given: Any, count: int, name: str) -> list[Any]:
+    if _is_single(given):
         raise ConfigError(f"{name}: {given!r:.100} given; expected one for each value")
     found = list(given)
     if len(found) != count:
@@ -248,7 +264,7 @@ def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     if made is None or isinstance(made, bytes):
         return made
     if isinstance(made, str):
-        return made.encode()
+        return _utf8(made, "serializer: its text")
     raise ConfigError(f"serializer: {type(made).__name__} returned; expected bytes, str or None")
 
 

@@ -155,6 +155,8 @@ class Placement:
             self._place(topic, numbers, records, looked_up=False)
 
     def _known(self, topic: str) -> tuple[int, ...] | None:
+        if type(topic) is not str:
+            check_name(topic, "topic")
         lookup = self._lookups.get(topic)
         return self._cluster.known_partitions(topic) if lookup is None else lookup.known
 

@@ -311,10 +311,38 @@ async def test_records_of_unkeyed_calls_use_all_partitions() -> None:
         assert set(counts.values()) <= set(range(1_000, 20_000, 1_000))
 
 
-@pytest.mark.parametrize("single", ["text", b"bytes", {"a": 1}])
+@pytest.mark.parametrize("single", ["text", b"bytes", {"a": 1}, None, 5])
 def test_a_single_value_is_refused(single: Any) -> None:
     """The letters of a text, or the keys of a dictionary, are not sent as values by mistake."""
     with pytest.raises(ConfigError, match=r"messages: \w+ given; expected a list or another"):
         Producer("127.0.0.1:1").produce_many("t", single)
     with pytest.raises(ConfigError, match="messages: "):
         sync.Producer("127.0.0.1:1").produce_many("t", single)
+
+
+@pytest.mark.parametrize("single", ["ab", b"ab", {"a": 1, "b": 2}, 5])
+async def test_a_single_key_is_refused(single: Any) -> None:
+    """Its letters are not sent as keys by mistake, even if there is one for each value."""
+    async with producing() as (broker, producer):
+        with pytest.raises(ConfigError, match=r"keys: .* given; expected one for each value"):
+            await producer.produce_many("t", [b"x", b"y"], single)
+        assert not stored(broker, T0) + stored(broker, T1)
+
+
+@pytest.mark.parametrize("topic", [["t"], b"t", None])
+async def test_a_topic_that_is_no_text_is_refused(topic: Any) -> None:
+    """The first record, and one that might join an open batch, fail as any invalid one does."""
+    async with producing(linger_ms=1_000) as (_, producer):
+        joins = producer.produce("t", b"x")
+        for call in (producer.produce(topic, b"x"), producer.produce_many(topic, [b"x"])):
+            with pytest.raises(ConfigError, match="not a legal name"):
+                await call
+        await producer.flush()
+        assert joins.done()
+
+
+async def test_text_without_a_form_in_utf_8_is_refused() -> None:
+    async with producing(serializer=str) as (_, producer):
+        for refused in (producer.produce("t", "x", "\ud800"), producer.produce_many("t", ["x", "\ud800"])):
+            with pytest.raises(ConfigError, match="it has no form in UTF-8"):
+                await refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -186,6 +187,44 @@ def test_a_record_that_is_handed_over_during_a_close_fails(broker: FakeBroker) -
     assert outcome(after) is ClosedError
     assert producer.metrics.counter("produce_failures") == 1
     producer.close()
+
+
+def test_a_thread_that_produces_is_refused_at_once_during_a_close(broker: FakeBroker) -> None:
+    """Otherwise it would hand records over as fast as it can, which the loop has to refuse before it ends."""
+    producer = producer_of(broker)
+    in_flight(broker, producer)
+    producer._thread.call_soon(lambda: producer._client.close(100))
+    eventually_blocking(lambda: producer._client.closing, "the close begins")
+    with pytest.raises(ClosedError):
+        producer.produce("t", b"x")
+    producer.close()
+
+
+THREAD_AT_EXIT = """
+import sys, threading
+from kiel_groups.errors import ClosedError
+from kiel_groups.sync import Producer
+
+def produce():
+    accepted = 0
+    try:
+        while True:
+            producer.produce("t", b"x")
+            accepted += 1
+    except ClosedError:
+        print(accepted)
+
+producer = Producer(sys.argv[1])
+threading.Thread(target=produce).start()
+"""
+
+
+def test_a_thread_that_begins_to_produce_as_the_program_ends_loses_nothing(broker: FakeBroker) -> None:
+    """The exit closes a client that another thread has just started."""
+    program = [sys.executable, "-c", THREAD_AT_EXIT, str(broker.address)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=30, check=True)
+    assert "not sent" not in ended.stderr
+    assert int(ended.stdout) > 0
 
 
 def test_threads_share_a_producer(broker: FakeBroker) -> None:
