@@ -124,7 +124,7 @@ class Producer:
         self._sender = Sender(self._cluster, config, self.metrics, fast_choice(self._partitioner))
         self._appender = self._sender.appender
         if self._makes_bytes:
-            self._appender.most_records = 0
+            self._appender.due_after = 0
         self._left_loop = LeftLoop(self._at_exit, self._report_unsent)
         self._placement = Placement(
             self._cluster, self._sender, self.metrics, self._partitioner, retries, self._left_loop.remember
@@ -502,7 +502,7 @@ class Producer:
             KielGroupsError: As in ``flush()``.
         """
         self._closed = True
-        self._appender.most_records = 0
+        self._appender.due_after = 0
         if running_loop() is None and timeout_ms is None:
             timeout_ms = _CANCELLED_FLUSH_MS
         self._closing = self._left_loop.close(self._closing, partial(self._close, timeout_ms), "Producer.close")

@@ -109,7 +109,7 @@ typedef struct {
     /* The names of attributes. */
     PyObject *newest, *thread_id;
     PyTypeObject *records;
-    long long buffered_bytes, most_buffered_bytes, most_batch_bytes, most_records;
+    long long buffered_bytes, most_buffered_bytes, most_batch_bytes, due_after;
 } Appender;
 
 static PyMemberDef appender_members[] = {
@@ -117,7 +117,7 @@ static PyMemberDef appender_members[] = {
     {"buffered_bytes", T_LONGLONG, offsetof(Appender, buffered_bytes), 0, NULL},
     {"most_buffered_bytes", T_LONGLONG, offsetof(Appender, most_buffered_bytes), 0, NULL},
     {"most_batch_bytes", T_LONGLONG, offsetof(Appender, most_batch_bytes), 0, NULL},
-    {"most_records", T_LONGLONG, offsetof(Appender, most_records), 0, NULL},
+    {"due_after", T_LONGLONG, offsetof(Appender, due_after), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -217,7 +217,7 @@ static Records *open_batch(const Appender *appender, PyObject *queues, PyObject 
         Records *batch = (Records *)newest;
         bool fits = batch->size_bytes + size_bytes <= appender->most_batch_bytes;
         if (fits && !batch->sealed && batch->outcomes && PyList_Check(batch->outcomes)
-            && PyList_Size(batch->outcomes) < appender->most_records)
+            && PyList_Size(batch->outcomes) != appender->due_after)
             return batch;
     }
     Py_XDECREF(newest);
@@ -329,7 +329,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return PyErr_Format(PyExc_TypeError, "%zd arguments given; expected 4 or 5", count);
     Appender *appender = (Appender *)self;
     PyObject *topic = args[0], *value = args[1], *key = args[2];
-    if (appender->buffered_bytes >= appender->most_buffered_bytes || appender->most_records == 0
+    if (appender->buffered_bytes >= appender->most_buffered_bytes || appender->due_after == 0
         || !PyUnicode_CheckExact(topic) || !is_blob(value) || !is_blob(key))
         return Py_NewRef(args[3]);
     PyObject *entry = PyDict_GetItemWithError(appender->topics, topic);

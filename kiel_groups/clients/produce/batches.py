@@ -68,14 +68,15 @@ class PythonAppender:
         buffered_bytes: The size on the wire of all records without an outcome, uncompressed.
         most_buffered_bytes: No record is added if so many bytes are buffered.
         most_batch_bytes: The largest size of a batch.
-        most_records: No record is added to a batch of so many records. With 0, no record is added.
+        due_after: The record that follows so many in a batch is not added, because it makes the batch due. Later ones
+            are. With 0, no record is added.
     """
 
-    __slots__ = ("buffered_bytes", "most_batch_bytes", "most_buffered_bytes", "most_records", "topics")
+    __slots__ = ("buffered_bytes", "due_after", "most_batch_bytes", "most_buffered_bytes", "topics")
 
     def __init__(self, choose: object, random: object, running_loop: object, future: object) -> None:
         self.topics: dict[str, tuple[tuple[int, ...], dict[int, Any]]] = {}
-        self.buffered_bytes = self.most_buffered_bytes = self.most_batch_bytes = self.most_records = 0
+        self.buffered_bytes = self.most_buffered_bytes = self.most_batch_bytes = self.due_after = 0
 
     @overload
     def append(

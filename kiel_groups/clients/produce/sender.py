@@ -275,12 +275,12 @@ class Sender:
         self._most_bytes = min(config.batch_bytes, config.max_request_bytes)
         self.appender.most_batch_bytes = self._most_bytes
         self.appender.most_buffered_bytes = min(config.max_buffered_bytes, _ANY_NUMBER)
-        if self._linger_s == 0.0:
+        if self._linger_s == 0.0 or self._batch_size == 1:
             # The first record of a batch makes the batch due.
-            self.appender.most_records = _ANY_NUMBER
+            self.appender.due_after = _ANY_NUMBER
         elif config.linger_ms is not None:
-            # The last record of a batch makes it due, and must come by ``add``.
-            self.appender.most_records = min(config.batch_size, _ANY_NUMBER) - 1
+            # The record that makes a batch due must come by ``add``.
+            self.appender.due_after = min(config.batch_size, _ANY_NUMBER) - 1
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False

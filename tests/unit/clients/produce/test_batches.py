@@ -33,7 +33,7 @@ class Queue:
 def appender_of(queues: dict[int, Queue]) -> Any:
     found = Appender(None, random.random, asyncio.get_running_loop, asyncio.Future)
     found.topics["t"] = (tuple(queues), queues)
-    found.most_buffered_bytes, found.most_batch_bytes, found.most_records = 1_000, 100, 3
+    found.most_buffered_bytes, found.most_batch_bytes, found.due_after = 1_000, 100, 3
     return found
 
 
@@ -66,10 +66,21 @@ def test_a_given_outcome_is_that_of_the_record() -> None:
 
 
 @compiled
+async def test_the_record_that_makes_a_batch_due_is_left_to_python() -> None:
+    """Later records join the batch while a broker is busy."""
+    appender = appender_of({7: (queue := Queue())})
+    appender.most_batch_bytes = 1_000
+    added = [appender.append("t", b"", None, 7) for _ in range(4)]
+    assert [isinstance(each, asyncio.Future) for each in added] == [True, True, True, False]
+    queue.newest.outcomes.append(asyncio.get_running_loop().create_future())
+    assert isinstance(appender.append("t", b"", None, 7), asyncio.Future)
+
+
+@compiled
 @pytest.mark.parametrize(
     ("record", "settings"),
     [
-        (("t", b"v", None, 7), {"most_records": 0}),
+        (("t", b"v", None, 7), {"due_after": 0}),
         (("t", b"v", None, 7), {"most_buffered_bytes": 0}),
         (("t", b"v" * 75, None, 7), {}),
         (("t", b"v", None, 8), {}),
