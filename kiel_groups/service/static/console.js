@@ -369,7 +369,9 @@
         make.hidden = true;
       }
       show.disabled = make.disabled = false;
-      (make.hidden ? close : make).focus();
+      // The browser has taken the focus from a disabled button. An operator who types in a field keeps it.
+      if (!make.hidden) make.focus();
+      else if (!form.contains(document.activeElement)) (dryRun ? show : close).focus();
     }
     form.addEventListener("submit", (event) => { event.preventDefault(); run(true); });
     form.addEventListener("input", () => { edits += 1; make.hidden = true; });
