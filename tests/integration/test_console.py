@@ -183,8 +183,9 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluste
         await expect(outcome).to_contain_text("its settings")
         await page.keyboard.press("Enter")
         await expect(outcome).to_contain_text("Done.")
+        await expect(page.locator("h1")).to_contain_text("not there")
         await page.keyboard.press("Escape")
-        await expect(page.get_by_role("heading", level=1)).to_contain_text("not there")
+        await expect(page.locator("#main")).to_be_focused()
         await page.goto(f"{url}/")
         await expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
         assert [error for error in errors if "401" not in error] == []

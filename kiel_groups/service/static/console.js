@@ -416,7 +416,9 @@
     // must not press the opener in its place. The browser itself returns the focus, unless the page has a new opener.
     dialog.addEventListener("close", () => {
       const focused = document.activeElement;
-      if (!focused || focused === document.body || dialog.contains(focused)) document.getElementById(opener)?.focus();
+      if (!focused || focused === document.body || dialog.contains(focused)) {
+        (document.getElementById(opener) || document.getElementById("main")).focus();
+      }
     });
   });
 })();
