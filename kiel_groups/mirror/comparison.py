@@ -54,7 +54,7 @@ _NO_LIMIT = 1 << 63
 
 #: In place of the number of a partition: all partitions of a topic.
 ALL = -1
-#: In place of the side that a comparison skips.
+#: In place of the side that a comparison skips: one of them.
 EITHER = "either"
 
 
@@ -190,8 +190,8 @@ class Beginning(NamedTuple):
     Args:
         source: The first offset on the source.
         target: The first offset on the target.
-        skips: The side, ``source`` or ``target``, that has records which the other side has deleted; ``EITHER`` if that
-            may be each of them; or "".
+        skips: The side, ``source`` or ``target``, that has records which the other side has deleted; ``EITHER`` if it
+            is not known which side that is; or "".
     """
 
     source: int
@@ -201,7 +201,7 @@ class Beginning(NamedTuple):
 
 def beginning_of(limits: Sequence[tuple[int, int]], starts: tuple[int, int]) -> Beginning:
     """
-    Return where the comparison of a partition begins. If it skips ``EITHER`` side, ``found_beginning`` finds the place.
+    Return where the comparison of a partition begins. If it skips ``EITHER``, ``found_beginning`` finds the place.
 
     Args:
         limits: The checkpoints of the partition, ascending on both sides. The first one is where the mirror begins.
