@@ -264,6 +264,10 @@ class Cluster(Startable):
         with ThreadPoolExecutor(max_workers=max(1, self._count)) as pool:
             list(pool.map(KafkaBroker._start, self.kafka))
 
+    def _kill(self) -> None:
+        for server in self.kafka or self._first_servers:
+            server._kill()
+
     def _broker(self, number: int) -> KafkaBroker:
         settings: dict[str, Any] = {
             "version": self._release.version,

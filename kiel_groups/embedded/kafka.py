@@ -102,7 +102,7 @@ class KafkaBroker(Server):
     def _command(self) -> list[str]:
         data = self.folder / "data"
         settings = broker_settings(self._release, data, self.port, self.zk_connect, broker_id=self.broker_id)
-        return _command(self._release, self.folder, {**settings, **self._overrides})
+        return _command(self, self._release, {**settings, **self._overrides})
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -181,7 +181,7 @@ class KRaftController(Server):
     def _command(self) -> list[str]:
         data = self.folder / "data"
         settings = kraft_settings(self._release, data, CONTROLLER_NODE, {CONTROLLER: self.port}, self.voters)
-        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster, self._security)
+        return _command(self, self._release, {**settings, **self._overrides}, self._cluster, self._security)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -231,7 +231,7 @@ class KRaftBroker(KafkaBroker):
         settings = kraft_settings(self._release, self.folder / "data", self.broker_id, listeners, voters)
         if self._security is not None:
             settings |= self._security.broker_settings()
-        return _command(self._release, self.folder, {**settings, **self._overrides}, self._cluster, self._security)
+        return _command(self, self._release, {**settings, **self._overrides}, self._cluster, self._security)
 
     @contextmanager
     def _readiness(self) -> Iterator[Callable[[], bool]]:
@@ -243,8 +243,8 @@ def _has_started(server: Server) -> bool:
 
 
 def _command(
+    server: Server,
     release: KafkaRelease,
-    folder: Path,
     settings: Mapping[str, object],
     cluster: str = "",
     security: ClusterSecurity | None = None,
@@ -258,6 +258,7 @@ def _command(
     Raises:
         ServerError: Java is not installed, the jars cannot be fetched, or the data folder cannot be formatted.
     """
+    folder = server.folder
     configuration = folder / "server.properties"
     write_secret(configuration, as_properties(settings))
     if cluster and not (folder / "data" / "meta.properties").exists():
@@ -266,14 +267,15 @@ def _command(
             # A command line would show the password. The tool reads arguments from a file.
             write_secret(folder / "scram", f"--add-scram\n{security.scram_user}\n")
             arguments.append(f"@{folder / 'scram'}")
-        _format(release, folder, arguments)
+        _format(server, release, arguments)
     return java_command(release.classes, folder, MAIN, configuration, heap_mb=_HEAP_MB)
 
 
-def _format(release: KafkaRelease, folder: Path, arguments: Sequence[object]) -> None:
-    log = folder / "format.log"
+def _format(server: Server, release: KafkaRelease, arguments: Sequence[object]) -> None:
+    folder, log = server.folder, server.folder / "format.log"
     command = java_command(release.classes, folder, _FORMAT, *arguments, heap_mb=64)
-    process = ChildProcess(command, log=log, folder=folder)
+    # A kill of the server also ends this process.
+    server._process = process = ChildProcess(command, log=log, folder=folder)
     if not process.wait(_FORMAT_LIMIT_S):
         process.kill()
     if process.status != 0:

@@ -274,6 +274,8 @@ async def supervise(
     """
     Run a cluster until SIGINT or SIGTERM arrives, then stop it. Restart servers that ``restart_server`` names.
 
+    The signal kills a server that is starting at that time. Further signals have no effect.
+
     Args:
         settings: The cluster to run.
         ready: Called with the cluster's record when all servers are ready.
@@ -284,21 +286,25 @@ async def supervise(
         ServerError: A cluster of this name runs, starts or stops, or a server did not start.
         asyncio.CancelledError: The signal arrived before the cluster was ready.
     """
-    task, stopped = asyncio.current_task(), asyncio.Event()
+    task = asyncio.current_task()
     assert task is not None
-    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        # A second cancellation would interrupt the stop of the servers.
+        if not task.cancelling():
+            task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     cluster = settings.cluster()
     with _claimed(settings.name) as record:
         async with cluster:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stopped.set)
             record.with_suffix(_REQUEST).unlink(missing_ok=True)  # A supervisor that was killed has left it.
             running = RunningCluster.of(cluster, settings)
             _publish(running, record)
             ready(running)
-            await _watch(cluster.servers, running, record, stopped, died)
+            with suppress(asyncio.CancelledError):
+                await _watch(cluster.servers, running, record, died)
 
 
 def _publish(running: RunningCluster, record: Path) -> None:
@@ -311,12 +317,11 @@ async def _watch(
     servers: list[Server],
     running: RunningCluster,
     record: Path,
-    stopped: asyncio.Event,
     died: Callable[[str], None],
 ) -> None:
-    """Until ``stopped`` is set, report servers that end, and restart servers that ``restart_server`` names."""
+    """Until the caller is cancelled, report servers that end, and restart servers that ``restart_server`` names."""
     alive, request = list(servers), record.with_suffix(_REQUEST)
-    while not stopped.is_set():
+    while True:
         with suppress(FileNotFoundError):
             if named := [server for server in servers if server.name == request.read_text("utf-8")]:
                 alive = [*(server for server in alive if server not in named), *named]
@@ -326,11 +331,7 @@ async def _watch(
         for server in [server for server in alive if not server.is_running]:
             alive.remove(server)
             died(f"{server.name} at {server.address} has ended; its log is {server.log}")
-        try:
-            async with asyncio.timeout(_WATCH_INTERVAL_S):
-                await stopped.wait()
-        except TimeoutError:
-            continue
+        await asyncio.sleep(_WATCH_INTERVAL_S)
 
 
 async def _restarted(running: RunningCluster, server: Server) -> RunningCluster:

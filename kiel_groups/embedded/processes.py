@@ -298,7 +298,7 @@ async def in_thread(blocking: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     try:
         return await asyncio.shield(call)
     except asyncio.CancelledError:
-        # The call may be starting a server. The caller can stop that server only if the start has ended.
+        # The call may be stopping a server. The caller must not continue before the server has ended.
         await asyncio.wait({call})
         call.exception()  # If the exception is not retrieved, asyncio logs that.
         raise
@@ -313,6 +313,9 @@ class Startable(ABC):
 
     @abstractmethod
     def _start(self) -> None: ...
+
+    def _kill(self) -> None:  # noqa: B027
+        """Kill the processes that are starting. Do not wait for ``_start``, which then fails."""
 
     @abstractmethod
     def _close(self) -> None: ...
@@ -330,7 +333,7 @@ class Startable(ABC):
 
     async def __aenter__(self) -> Self:
         try:
-            await in_thread(self._start)
+            await self._run_start(self._start)
         except BaseException:
             await in_thread(self._close)
             raise
@@ -338,6 +341,24 @@ class Startable(ABC):
 
     async def __aexit__(self, *exc_info: object) -> None:
         await in_thread(self._close)
+
+    async def _run_start(self, start: Callable[[], None]) -> None:
+        """
+        Run a blocking start on a thread.
+
+        If the caller is cancelled, kill the processes that are starting, and raise CancelledError when ``start`` has
+        ended.
+        """
+        call = asyncio.ensure_future(asyncio.to_thread(start))
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # Repeat the kill: the start may not have its process yet, or may start further ones.
+            while not call.done():
+                await in_thread(self._kill)
+                await asyncio.wait({call}, timeout=_POLL_S)
+            call.exception()  # If the exception is not retrieved, asyncio logs that.
+            raise
 
 
 class Server(Startable):
@@ -405,13 +426,14 @@ class Server(Startable):
 
     async def start(self) -> None:
         """
-        Start the server on its data, and return when it is ready for clients.
+        Start the server on its data, and return when it is ready for clients. If the caller is cancelled, kill the
+        server.
 
         Raises:
             ServerError: The server runs already, its port is in use, its process has ended, or the server was not ready
                 within 60 s. In the latter two cases, the text has the end of the log.
         """
-        await in_thread(self._start)
+        await self._run_start(self._start)
 
     async def stop(self) -> None:
         """
@@ -427,7 +449,7 @@ class Server(Startable):
 
     async def restart(self) -> None:
         """Stop the server as ``stop`` does, then start it on the same data and port as ``start`` does."""
-        await in_thread(self._restart)
+        await self._run_start(self._restart)
 
     def pause(self) -> None:
         """

@@ -181,9 +181,13 @@ class ZooKeeperEnsemble(Startable):
         with ThreadPoolExecutor(max_workers=len(self.servers)) as pool:
             list(pool.map(ZooKeeperServer._start, self.servers))
 
-    def _close(self) -> None:
+    def _kill(self) -> None:
         for server in self.servers:
             server._kill()
+
+    def _close(self) -> None:
+        self._kill()
+        for server in self.servers:
             server._close()
         for ports in self._ports.values():
             for port in ports:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from hashlib import blake2b
 from itertools import islice, pairwise, product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kiel_groups.model import TopicPartition
 
@@ -54,6 +54,8 @@ _NO_LIMIT = 1 << 63
 
 #: In place of the number of a partition: all partitions of a topic.
 ALL = -1
+#: In place of the side that a comparison skips: one of them.
+EITHER = "either"
 
 
 class Records(NamedTuple):
@@ -61,6 +63,10 @@ class Records(NamedTuple):
 
     offsets: Sequence[int]
     digests: list[bytes]
+
+
+#: Reads the records of one side between two offsets.
+Reader: TypeAlias = Callable[[int, int], Iterator[Records]]
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:
@@ -184,7 +190,8 @@ class Beginning(NamedTuple):
     Args:
         source: The first offset on the source.
         target: The first offset on the target.
-        skips: The side, ``source`` or ``target``, that has records which the other side has deleted; or "".
+        skips: The side, ``source`` or ``target``, that has records which the other side has deleted; ``EITHER`` if it
+            is not known which side that is; or "".
     """
 
     source: int
@@ -192,9 +199,9 @@ class Beginning(NamedTuple):
     skips: str = ""
 
 
-def beginning_of(limits: Sequence[tuple[int, int]], starts: tuple[int, int]) -> Beginning | None:
+def beginning_of(limits: Sequence[tuple[int, int]], starts: tuple[int, int]) -> Beginning:
     """
-    Return where the comparison of a partition begins, or None if the sides have no place in common.
+    Return where the comparison of a partition begins. If it skips ``EITHER``, ``found_beginning`` finds the place.
 
     Args:
         limits: The checkpoints of the partition, ascending on both sides. The first one is where the mirror begins.
@@ -202,16 +209,11 @@ def beginning_of(limits: Sequence[tuple[int, int]], starts: tuple[int, int]) -> 
     """
     if not limits:
         return Beginning(*starts)
-    is_deleted = starts[0] > limits[0][0], starts[1] > limits[0][1]
-    if is_deleted == (False, False):
-        return Beginning(*limits[0])
-    if is_deleted == (True, True):
-        kept = [each for each in limits if each[0] >= starts[0] and each[1] >= starts[1]]
-        return Beginning(*kept[0]) if kept else None
-    source, target = [each for each in limits if each[0] <= starts[0] or each[1] <= starts[1]][-1]
-    if is_deleted[0]:
-        return Beginning(starts[0], target, "" if source == starts[0] else "target")
-    return Beginning(source, starts[1], "" if target == starts[1] else "source")
+    passed = [each for each in limits if each[0] <= starts[0] or each[1] <= starts[1]]
+    source, target = passed[-1] if passed else limits[0]
+    skips = {(False, False): "", (True, False): "target", (False, True): "source", (True, True): EITHER}
+    is_deleted = source < starts[0], target < starts[1]
+    return Beginning(max(source, starts[0]), max(target, starts[1]), skips[is_deleted])
 
 
 class _Side:
@@ -261,6 +263,55 @@ class _Side:
                 count, checksum = self._sums[number]
                 checksum.update(b"".join(islice(chunk.digests, start, stop)))
                 self._sums[number] = count + stop - start, checksum
+
+
+def found_beginning(
+    limits: Sequence[tuple[int, int]], starts: tuple[int, int], ends: tuple[int, int], source: Reader, target: Reader
+) -> Beginning | None:
+    """
+    Return where the comparison of a partition begins whose logs both begin between the same two checkpoints.
+
+    The first records of each log are looked for in the other log, up to the next checkpoint. If they are in neither,
+    the comparison begins at both starts, and reports what differs.
+
+    Args:
+        limits: The checkpoints of the partition.
+        starts: The starts of the logs of the source and of the target.
+        ends: Their ends.
+        source: Reads the records of the source.
+        target: Reads the records of the target.
+
+    Returns:
+        The beginning, or None if the logs begin after the last checkpoint, and have no place in common.
+    """
+    later = next((each for each in limits if each[0] > starts[0] and each[1] > starts[1]), None)
+    until = later or ends
+    firsts = [_first(source(starts[0], until[0])), _first(target(starts[1], until[1]))]
+    if not all(firsts):
+        return Beginning(*later) if later else None
+    if (at := _find(firsts[0], target(starts[1], until[1]))) is not None:
+        return Beginning(starts[0], at)
+    if (at := _find(firsts[1], source(starts[0], until[0]))) is not None:
+        return Beginning(at, starts[1])
+    return Beginning(*starts) if later else None
+
+
+def _first(chunks: Iterator[Records]) -> list[bytes]:
+    """Return the digests of the first records, as many as have to be equal in a row."""
+    side = _Side(chunks, (0,))
+    side.fill(_RUN)
+    return side.digests[:_RUN]
+
+
+def _find(run: list[bytes], chunks: Iterator[Records]) -> int | None:
+    """Return the offset of the first place with a run of digests, which may be cut off by the end; or None."""
+    side = _Side(chunks, (0,))
+    while True:
+        side.fill(_WINDOWS[-1])
+        at, count = _place_of(run, side.digests), len(side.digests)
+        if at + len(run) <= count or count < _WINDOWS[-1]:
+            return side.offsets[at] if at < count else None
+        side.take(at)
 
 
 class _History:
@@ -377,18 +428,18 @@ class Comparison:
         """
         Skip the first records of one side, which the other side has deleted.
 
-        Without the first record of the other side, skip to the next checkpoint.
+        Without the first record of the other side, skip to the next checkpoint, or to the position of the mirror.
         """
         is_source = name == "source"
         far, near = (self._source, self._target) if is_source else (self._target, self._source)
         near.fill(_RUN)
-        end = min((each[not is_source] for each in self._limits), default=None)
+        last = self._position if is_source else _NO_LIMIT
+        end = min((each[not is_source] for each in self._limits), default=last)
         while True:
             far.fill(_WINDOWS[-1])
             at = _place_of(near.digests[:_RUN], far.digests)
-            is_found = at < len(far.digests) or not far.digests or not near.digests
-            limit = len(far.offsets) if end is None else bisect_left(far.offsets, end)
-            taken = far.take(min(at, limit)).offsets
+            is_found = at < len(far.digests)
+            taken = far.take(min(at, bisect_left(far.offsets, end))).offsets
             if taken:
                 self._result.add(DELETED, *((taken, ()) if is_source else ((), taken)))
             if is_found or not taken:

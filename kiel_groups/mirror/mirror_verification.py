@@ -18,6 +18,7 @@ from kiel_groups.mirror.comparison import (
     ALL,
     BEFORE,
     DELETED,
+    EITHER,
     UNLIKE,
     WAITING,
     Beginning,
@@ -26,6 +27,7 @@ from kiel_groups.mirror.comparison import (
     Records,
     beginning_of,
     digest_of,
+    found_beginning,
 )
 from kiel_groups.mirror.mirror_view import source_logs
 from kiel_groups.mirror.target import TargetCluster
@@ -240,16 +242,18 @@ class MirrorVerification:
         if result.refusal:
             return result
         number = result.partition.partition
-        starts, ends = zip(each.log, each.copies[number], strict=True)
-        if (beginning := beginning_of(limits, starts)) is None:
-            result.refusal = "each side has deleted what the other side has left"
-            return result
-        result.compared = (beginning.source, ends[0]), (beginning.target, ends[1])
-        _note_earlier(result, starts, limits, beginning)
         of_source = partial(self._of_source, source, result.partition)
         of_target = partial(self._of_target, result.target_topic, number)
         # On the way back, the target is compared as if it were the source.
         log, copies = (of_target, of_source) if result.is_back else (of_source, of_target)
+        starts, ends = zip(each.log, each.copies[number], strict=True)
+        begun = beginning_of(limits, starts)
+        beginning = found_beginning(limits, starts, ends, log, copies) if begun.skips == EITHER else begun
+        if beginning is None:
+            result.refusal = "each side has deleted what the other side has left"
+            return result
+        result.compared = (beginning.source, ends[0]), (beginning.target, ends[1])
+        _note_earlier(result, starts, limits, beginning)
         Comparison(
             result,
             limits,

@@ -397,6 +397,10 @@ class TargetCluster:
             KielGroupsError: The target does not answer.
         """
         counts = self.partitions()
+        if checkpoints_topic(mirror) not in counts:
+            # A broker with ZooKeeper that has just started shows no topics for about half a second.
+            time.sleep(SETTLED_S)
+            counts = self.partitions()
         claims = self.claims() if CLAIMS_TOPIC in counts else {}
         if checkpoints_topic(mirror) not in counts:
             names = sorted({claim.mirror for claim in claims.values()})
@@ -620,11 +624,7 @@ class TargetCluster:
                 answered_s = time.monotonic()
 
     def consumer(self, more: Mapping[str, Any]) -> Consumer:
-        """
-        Return a consumer of committed records, without a group, that reports the ends of partitions.
-
-        ``more`` has more settings of the library.
-        """
+        """Return a consumer of committed records without a group, with ``more`` settings. It reports partition ends."""
         config = {"isolation.level": "read_committed", "enable.auto.commit": False, "enable.partition.eof": True}
         return open_client(Consumer, {**self.config, "group.id": CLAIMS_TOPIC, **config, **more})
 

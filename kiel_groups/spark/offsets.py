@@ -40,7 +40,7 @@ def resolve(
         partitions: All partitions that the query reads.
         view: Looks up first, next and committed offsets, if the option requires them.
         group: The group whose committed offsets ``group`` means. A partition without a committed offset starts at the
-            first offset of its log.
+            first offset of its log, with a warning.
 
     Raises:
         ConfigError: The option gives offsets, but not for exactly these partitions; or it is ``group``, and the brokers
@@ -63,7 +63,12 @@ def _wanted(
     if place == LATEST:
         return dict.fromkeys(partitions, LATEST_OFFSET)
     if place == GROUP:
-        return dict.fromkeys(partitions, EARLIEST_OFFSET) | _committed(name, view, group, partitions)
+        committed = _committed(name, view, group, partitions)
+        if missing := sorted(set(partitions) - committed.keys()):
+            # The name of the group may be misspelt.
+            text = "group %s has no committed offset of %s; starting there at the first offset of the log"
+            log.warning(text, group, some(missing))
+        return dict.fromkeys(partitions, EARLIEST_OFFSET) | committed
     assert not isinstance(place, str)
     if missing := sorted(set(partitions) - place.keys()):
         raise errors.ConfigError(

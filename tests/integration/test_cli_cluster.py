@@ -191,13 +191,23 @@ def test_a_foreground_cluster_runs_until_ctrl_c(cluster: Cluster, tmp_path: Path
     assert not list((tmp_path / f"kiel-groups-{os.getuid()}").glob("run-*"))
 
 
-async def test_ctrl_c_during_the_start_ends_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    """Ctrl-C during the start ends the cluster. No server starts without a supervisor."""
-    runs = tmp_path / f"kiel-groups-{os.getuid()}"
-    with Running(["-m", "kiel_groups", "cluster", "up"]) as command:
-        await eventually(lambda: list(runs.glob("run-*/zookeeper-*")), "a server is being started")
-        assert command.end(signal.SIGINT) == 130
+@pytest.mark.parametrize("options", [[], ["--detach"], ["--kafka-version=3.9.1"]], ids=" ".join)
+async def test_ctrl_c_ends_a_start_that_hangs(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    """Ctrl-C kills the server that is starting. No process and no folder remains."""
+    runs, started = tmp_path / f"kiel-groups-{os.getuid()}", tmp_path / "started"
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f'#!/bin/sh\necho $$ >>"{started}"\nexec sleep 600\n')
+    java.chmod(0o700)
+    monkeypatch.setenv("PATH", str(java.parent), prepend=os.pathsep)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with Running(["-m", "kiel_groups", "cluster", "up", *options]) as command:
+        await eventually(started.exists, "a server is being started")
+        assert command.end(signal.SIGINT, timeout_s=20) == 130
         assert (command.lines, command.errors) == ([], [])
+    assert not any(map(alive, map(int, started.read_text().split())))
     assert not list(runs.glob("run-*"))
 
 

@@ -30,6 +30,10 @@ CLOSED_AND_LEFT = """new Promise(resolve => {
     document.getElementById("a-delete").focus();
 })"""
 
+#: Changes the row of the link that has the focus, so that the next page replaces the row, and asks for that page.
+CHANGED_ROW = """document.activeElement.closest("tr").cells[1].textContent = "another state";
+    htmx.trigger("#main", "sse:change");"""
+
 
 async def test_a_member_that_dies_is_seen_without_a_reload(fresh_cluster: Cluster, unique: Unique) -> None:
     """The page of a group follows a death and a drain, and the page of all groups leads to it."""
@@ -143,7 +147,11 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluste
     assert committed(fresh_cluster, name, topic) == 20
     async with console(fresh_cluster) as (url, browser):
         page, errors = await new_page(browser, f"{url}/")
-        await expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
+        link = page.get_by_role("link", name=name, exact=True)
+        await link.focus()
+        await page.evaluate(CHANGED_ROW)
+        await expect(page.get_by_text("another state")).to_have_count(0)
+        await expect(link).to_be_focused()
         await page.goto(f"{url}/clusters/main/groups/{name}")
         await page.locator("#a-reset").focus()
         await page.keyboard.press("Enter")
@@ -158,12 +166,16 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluste
         await page.get_by_label("To:").fill("yesterday")
         await page.get_by_label("To:").press("Enter")
         await expect(outcome).to_contain_text("'yesterday' is none of: earliest, latest")
+        await expect(page.get_by_label("To:")).to_be_focused()
+        await page.get_by_role("button", name="Show what changes").press("Enter")
+        await expect(page.get_by_role("button", name="Show what changes")).to_be_focused()
         await page.get_by_label("To:").fill("earliest")
         await page.get_by_label("To:").press("Enter")
         await expect(outcome).to_contain_text(" → 0")
         await page.keyboard.press("Enter")  # The button that makes the change has the focus.
         await expect(outcome).to_contain_text("Done.")
         assert committed(fresh_cluster, name, topic) == 0
+        await expect(page.get_by_role("button", name="Close")).to_be_focused()
         assert await page.evaluate(CLOSED_AND_LEFT) == "a-delete"
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", name="Delete the group")).to_be_visible()
@@ -171,8 +183,9 @@ async def test_offsets_are_reset_and_a_group_is_deleted_by_keyboard(fresh_cluste
         await expect(outcome).to_contain_text("its settings")
         await page.keyboard.press("Enter")
         await expect(outcome).to_contain_text("Done.")
+        await expect(page.locator("h1")).to_contain_text("not there")
         await page.keyboard.press("Escape")
-        await expect(page.get_by_role("heading", level=1)).to_contain_text("not there")
+        await expect(page.locator("#main")).to_be_focused()
         await page.goto(f"{url}/")
         await expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
         assert [error for error in errors if "401" not in error] == []

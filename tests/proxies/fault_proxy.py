@@ -124,7 +124,11 @@ class FaultProxy(Startable):
         return len(self._links)
 
     def delay(self, seconds: float, direction: Direction | None = None) -> None:
-        """Delay each chunk (of up to 64 KiB) or frame, by default in both directions."""
+        """
+        Delay each chunk (of up to 64 KiB) or frame, by default in both directions.
+
+        Those of a connection wait in turn: in each direction, at most one of them is forwarded in ``seconds``.
+        """
         self._on_thread(lambda: self._delays_s.update(dict.fromkeys(_directions(direction), seconds)))
 
     def stall(self, direction: Direction | None = None) -> None:

@@ -137,14 +137,21 @@ def test_a_pattern_that_matches_nothing_reads_nothing(cluster_39: Cluster) -> No
     assert read_batch(cluster_39, subscribePattern="no-such-topic-[0-9]+") == []
 
 
-def test_a_batch_starts_at_the_offsets_of_a_group(cluster_39: Cluster, topic: str, unique: Unique) -> None:
-    """A batch starts at the offsets of a group. A partition without an offset is read from its beginning."""
+def test_a_batch_starts_at_the_offsets_of_a_group(
+    cluster_39: Cluster, topic: str, unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """
+    A batch starts at the offsets of a group. A partition without an offset is read from its beginning, with a warning.
+    """
     group = unique("group")
     with zookeeper(cluster_39) as client:
         client.create(f"/consumers/{group}/offsets/{topic}/2", b"5", makepath=True)
     found = read_batch(cluster_39, subscribe=topic, startingOffsets="group", kafka_group_id=group)
     assert min(record.offset for record in found if record.partition == 2) == 5
     assert min(record.offset for record in found if record.partition == 1) == 0
+    missing = f"{topic}:0, {topic}:1, {topic}:3"
+    text = f"group {group} has no committed offset of {missing}; starting there at the first offset of the log"
+    assert caplog.messages.count(text) == 1
 
 
 def test_a_task_finds_the_leader_when_it_has_moved(cluster_39: Cluster, topic: str) -> None:

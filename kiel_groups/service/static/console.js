@@ -369,7 +369,9 @@
         make.hidden = true;
       }
       show.disabled = make.disabled = false;
-      (make.hidden ? close : make).focus();
+      // The browser has taken the focus from a disabled button. An operator who types in a field keeps it.
+      if (!make.hidden) make.focus();
+      else if (!form.contains(document.activeElement)) (dryRun ? show : close).focus();
     }
     form.addEventListener("submit", (event) => { event.preventDefault(); run(true); });
     form.addEventListener("input", () => { edits += 1; make.hidden = true; });
@@ -414,7 +416,9 @@
     // must not press the opener in its place. The browser itself returns the focus, unless the page has a new opener.
     dialog.addEventListener("close", () => {
       const focused = document.activeElement;
-      if (!focused || focused === document.body || dialog.contains(focused)) document.getElementById(opener)?.focus();
+      if (!focused || focused === document.body || dialog.contains(focused)) {
+        (document.getElementById(opener) || document.getElementById("main")).focus();
+      }
     });
   });
 })();

@@ -10,12 +10,14 @@ import pytest
 
 from kiel_groups.mirror import comparison as module
 from kiel_groups.mirror.comparison import (
+    EITHER,
     Beginning,
     Comparison,
     PartitionComparison,
     Records,
     beginning_of,
     digest_of,
+    found_beginning,
 )
 from kiel_groups.model import TopicPartition
 
@@ -159,11 +161,11 @@ def test_too_many_differences_end_the_comparison(monkeypatch: pytest.MonkeyPatch
         ((50, 0), Beginning(50, 45)),
         ((0, 30), Beginning(10, 30, "source")),
         ((0, 45), Beginning(50, 45)),
-        ((20, 30), Beginning(50, 45)),
-        ((95, 93), None),
+        ((20, 30), Beginning(20, 30, EITHER)),
+        ((95, 93), Beginning(95, 93, EITHER)),
     ],
 )
-def test_where_a_comparison_begins(starts: tuple[int, int], expected: Beginning | None) -> None:
+def test_where_a_comparison_begins(starts: tuple[int, int], expected: Beginning) -> None:
     """Retention may have deleted the first records of each side."""
     assert beginning_of([(0, 0), (10, 10), (50, 45), (90, 85)], starts) == expected
 
@@ -176,6 +178,59 @@ def test_records_that_one_side_has_deleted_are_skipped() -> None:
     result = compared(N[10:], N[30:], limits=limits, beginning=Beginning(10, 30, "source"), position=100)
     assert shown(result) == [("deleted on the other side", (10, 30), None, 20)]
     assert result.unexplained(is_exactly_once=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "expected"),
+    [
+        ((20, 15), (100, 95), Beginning(20, 15)),
+        ((20, 12), (100, 95), Beginning(20, 15)),
+        ((20, 30), (100, 95), Beginning(35, 30)),
+        ((93, 86), (100, 95), Beginning(93, 88)),
+        ((93, 91), (100, 95), Beginning(96, 91)),
+        # The target has only records that the source has deleted, and the next ones are not mirrored yet.
+        ((93, 86), (100, 88), None),
+        ((93, 88), (100, 88), None),
+    ],
+)
+def test_the_first_record_that_both_sides_have_is_found(
+    starts: tuple[int, int], ends: tuple[int, int], expected: Beginning | None
+) -> None:
+    """Both sides have deleted records since the same checkpoint: one of them has deleted more."""
+    limits = [(0, 0), (10, 10), (50, 45), (90, 85)]
+
+    def source(start: int, end: int) -> Iterator[Records]:
+        return chunks(N[start:end], start)
+
+    def target(start: int, end: int) -> Iterator[Records]:
+        return chunks(N[start + 5 : end + 5], start)
+
+    assert found_beginning(limits, starts, ends, source, target) == expected
+
+
+def test_both_sides_are_compared_from_their_starts_if_their_first_records_differ() -> None:
+    """Before a checkpoint, both sides have the same records, so that is reported."""
+    limits = [(0, 0), (50, 50)]
+    found = found_beginning(
+        limits,
+        (20, 20),
+        (100, 100),
+        lambda start, end: chunks(["x", *N[21:end]], start),
+        lambda start, end: chunks([N[20], "y", *N[22:end]], start),
+    )
+    assert found == Beginning(20, 20)
+    # A range that has no records, such as one with the marker of a transaction only, begins at the checkpoint.
+    found = found_beginning(limits, (20, 49), (100, 100), lambda *_: chunks(N[20:50], 20), lambda *_: iter(()))
+    assert found == Beginning(50, 50)
+
+
+def test_records_that_are_not_mirrored_yet_are_not_deleted() -> None:
+    """The target has deleted all that was mirrored since the last checkpoint."""
+    result = compared(N[90:], [], limits=[(0, 0), (90, 85)], beginning=Beginning(90, 88, "source"), position=93)
+    assert shown(result) == [
+        ("deleted on the other side", (90, 93), None, 3),
+        ("not mirrored yet", (93, 100), None, 7),
+    ]
 
 
 @pytest.mark.parametrize("values", [2, 5, 1_000_000])

@@ -27,6 +27,7 @@ from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.values import (
     BACK,
     CLAIMS_TOPIC,
+    SETTLED_S,
     Claim,
     LostTopicsError,
     MirroredTopic,
@@ -279,9 +280,12 @@ def test_a_deleted_topic_keeps_the_next_writer_from_no_other(kafka: MockKafka, e
     assert len(values) in (2, 3)
 
 
-def test_a_broker_that_has_just_started_has_lost_no_topic() -> None:
-    """With ZooKeeper, it shows no topic until the controller has sent it all of them, nor any that a mirror made."""
-    target, shown = TargetCluster({"bootstrap.servers": "new:9092"}), [CLAIMS_TOPIC, "copy"]
+def test_a_broker_that_has_just_started_has_lost_no_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With ZooKeeper, it shows no topic until the controller has sent it all of them, nor any that a mirror made. Commands
+    that need the mirror ask it again.
+    """
+    target, shown = TargetCluster({"bootstrap.servers": "new:9092"}), [CLAIMS_TOPIC, "kiel-mirror-m", "copy"]
     metadata = SimpleNamespace(topics={name: SimpleNamespace(partitions=[0]) for name in shown})
     vars(target).update(_metadata=lambda _: metadata, read=lambda *_: [])
     # Without a mirror, a target may have no topic.
@@ -292,6 +296,14 @@ def test_a_broker_that_has_just_started_has_lost_no_topic() -> None:
         target.lost_topics({"a": "copy"}, {PARTITION: 9}, {})
     metadata.topics = shown_later
     assert target.partitions() == dict.fromkeys(shown, 1)
+    target, metadata.topics = TargetCluster({"bootstrap.servers": "new:9092"}), {}
+    vars(target).update(_metadata=lambda _: metadata, read=lambda *_: [])
+    waits = list[float]()
+    monkeypatch.setattr(target_module.time, "sleep", waits.append)
+    with pytest.raises(ConfigError, match="the target new:9092 has no mirror 'm', nor any other"):
+        target.claims_of("m")
+    monkeypatch.setattr(target_module.time, "sleep", lambda _: vars(metadata).update(topics=shown_later))
+    assert (target.claims_of("m"), waits) == ({}, [SETTLED_S])
 
 
 def test_lost_topics_are_found_and_not_created_again(

@@ -17,6 +17,12 @@ from tests.helpers.waiting import run_ready_tasks
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("steps")]
 
 
+@pytest.fixture(autouse=True)
+def portions_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no portion end early because the machine is busy."""
+    monkeypatch.setattr(record_delivery, "LONGEST_AHEAD_S", 60.0)
+
+
 async def offsets(loop: RecordLoop, count: int) -> list[int]:
     """Return the offsets of the next records."""
     return [(await anext(loop)).offset for _ in range(count)]
@@ -218,11 +224,10 @@ def small(value: bytes) -> int:
     return int(value)
 
 
-async def test_a_deserializer_runs_a_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deserializer_runs_a_little_ahead() -> None:
     """
     Records are deserialized in small portions, so that a seek or a revocation voids little work, and each record once.
     """
-    monkeypatch.setattr(record_delivery, "LONGEST_AHEAD_S", 60.0)
     called: list[int] = []
     bench = DeliveryBench(lambda value: called.append(int(value)) or int(value))
     bench.fetcher.add(P0, *range(10, 1_010))
