@@ -132,11 +132,12 @@ class _Content:
     run, because the application may ask for some records later.
     """
 
-    __slots__ = ("_columns", "messages")
+    __slots__ = ("_columns", "_values", "messages")
 
     def __init__(self, messages: list[Record] | MessageRun) -> None:
         self.messages = messages
         self._columns: Columns | None = None
+        self._values: list[bytes | None] | None = None
 
     def __len__(self) -> int:
         messages = self.messages
@@ -153,6 +154,13 @@ class _Content:
         """Return the values, in a new list for each call."""
         messages = self.messages
         return values_of(messages) if isinstance(messages, list) else messages.values()
+
+    def part_values(self, rows: range) -> ValueRun:
+        """Return the values of some rows. The first call makes the values and records of all rows."""
+        records = self.records()
+        if self._values is None:
+            self._values = values_of(records).values
+        return ValueRun(self._values[rows.start : rows.stop], records[rows.start : rows.stop])
 
     def columns(self) -> Columns:
         """Return the columns. The first call makes the columns."""
@@ -226,10 +234,10 @@ class FetchedBatch:
         Return the values. The records of a whole batch are made only when they are used. The records of a part are made
         at once.
         """
-        # A batch of which a part is taken may be taken in many parts. Its values are not made for each of them again.
         if len(self._rows) == len(self._content):
             return self._content.values()
-        return values_of(self.records)
+        # Each bad value leaves a part for the next call. So the parts share the content, where values are made once.
+        return self._content.part_values(self._rows)
 
     def columns(self, fencing_token: FencingToken | None) -> RecordColumns:
         """Return the records as columns with this fencing token. All parts of a batch share their columns."""

@@ -158,3 +158,23 @@ def test_a_part_refuses_values_of_another_number(values: list[int], as_list: boo
     part = PartitionBatch(P0, 3, values, records)
     with pytest.raises(ValueError, match=r"values for 3 records|argument 2 is"):
         part.records  # noqa: B018 -- the property raises
+
+
+def test_the_values_of_a_batch_are_made_once_for_all_of_its_parts() -> None:
+    """A hook for bad records leaves a part after each of them, which took as long as the whole batch each time."""
+    reads = 0
+
+    class Counted(Record):
+        @property
+        def value(self) -> bytes:
+            nonlocal reads
+            reads += 1
+            return b"%d" % self.offset
+
+    rest = FetchedBatch(P0, [Counted(*P0, offset, None, b"") for offset in range(100)], 1, 1)
+    while len(rest) > 1:
+        rest = rest.part(1, len(rest))
+        part, _ = part_of(rest, int)
+        assert part.values == list(range(100 - len(rest), 100))
+        assert [record.offset for record in part.fetched] == part.values
+    assert reads == 100
