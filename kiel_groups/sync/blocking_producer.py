@@ -142,7 +142,7 @@ class Producer(Blocking[clients.Producer]):
             ClosedError: The producer was closed.
         """
         client, appender = self._client, self._client._appender
-        if client._round is not None:
+        if client._in_rounds:
             # The future of a record may wait for the records of its batch.
             return self._wait(self._accepted, client.produce, topic, message, key, partition)
         check_no_loop_runs(self._instead)

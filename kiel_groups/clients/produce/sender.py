@@ -278,9 +278,9 @@ class Sender:
         if self._linger_s == 0.0 or self._batch_size == 1:
             # The first record of a batch makes the batch due.
             self.appender.due_after = _ANY_NUMBER
-        elif config.linger_ms is not None:
+        else:
             # The record that makes a batch due must come by ``add``.
-            self.appender.due_after = min(config.batch_size, _ANY_NUMBER) - 1
+            self.appender.due_after = int(min(self._batch_size, _ANY_NUMBER)) - 1
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
