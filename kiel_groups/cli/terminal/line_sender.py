@@ -158,7 +158,10 @@ class LineSender:
 
     @property
     def took_s(self) -> float:
-        """The seconds from the first line to the last outcome so far. The input may begin late, and end late."""
+        """
+        The seconds from the first line to the last outcome so far, which counts within 0.1 s. The input may begin late,
+        and end late.
+        """
         return self._last_s - self._first_s
 
     @property
