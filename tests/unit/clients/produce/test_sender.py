@@ -152,6 +152,18 @@ async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture
         assert (await producer.produce("t", b"later", partition=0)).offset == 0, "later records are stored"
 
 
+@pytest.mark.parametrize(("left", "why"), [(1, "the topic has 1 partition"), (0, "no broker knows the topic")])
+async def test_records_for_a_partition_that_is_gone_fail_with_this_reason(left: int, why: str) -> None:
+    """The topic was deleted, and perhaps created again with fewer partitions."""
+    async with producing(retries=2) as (broker, producer):
+        await producer.produce("t", b"stored", partition=1)
+        broker.logs = {tp: log for tp, log in broker.logs.items() if tp.partition < left}
+        with pytest.raises(RetriableBrokerError) as caught:
+            await producer.produce("t", b"lost", partition=1)
+        assert caught.value.code == 3
+        assert str(caught.value) == f"producing to t:1 failed after 3 tries: t:1 does not exist (any more): {why}"
+
+
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """If the futures of failed records are dropped, the failure is logged once, and asyncio logs nothing."""
     async with producing() as (broker, producer):
