@@ -309,6 +309,7 @@ class Connection:
         self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 0
         #: The correlation id of the answer that is being received.
+        #: The correlation id of the last valid header, or -1 before it.
         self._arriving_id = -1
         self._closed_by: KielGroupsError | None = None
 
@@ -455,8 +456,10 @@ class Connection:
             if asked is not None and not asked.answer.done():
                 asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
             # It is unknown where the next answer starts, so the requests in flight cannot be answered.
-            lost = counted(self._in_flight, "request")
-            log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
+            if asked is not None or self._arriving_id != -1:
+                # Callers report a server that has never answered as a broker does.
+                lost = counted(self._in_flight, "request")
+                log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
             return None
         self._arriving_id = correlation_id
