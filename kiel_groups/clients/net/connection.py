@@ -14,7 +14,14 @@ from typing import Any, TypeVar, cast
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.broker_access import Stream, connection_problem, open_stream
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import BrokerConnectionError, ClosedError, KielGroupsError, ProtocolError, RequestTimeoutError
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    IllegalStateError,
+    KielGroupsError,
+    ProtocolError,
+    RequestTimeoutError,
+)
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import (
     SIZE_BYTES,
@@ -541,6 +548,7 @@ class ConnectionPool:
         self._blamed_at_s: dict[HostPort, float] = {}
         self._buffers = ReceiveBuffers()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def get(self, address: HostPort, purpose: str) -> Connection:
         """
@@ -548,8 +556,16 @@ class ConnectionPool:
 
         Raises:
             ClosedError: The client was closed.
+            IllegalStateError: Another event loop runs the client.
         """
         self.check_open()
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            if self._loop is not None and self._loop.is_running():
+                raise IllegalStateError(
+                    "another event loop runs this client, on another thread; create a client for each loop, or use"
+                    " those of kiel_groups.sync, which threads may share"
+                )
+            self._loop = loop
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:

@@ -15,6 +15,7 @@ from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
+    IllegalStateError,
     KielGroupsError,
     OutcomeUnknownError,
     RetriableBrokerError,
@@ -162,6 +163,19 @@ async def test_records_for_a_partition_that_is_gone_fail_with_this_reason(left: 
             await producer.produce("t", b"lost", partition=1)
         assert caught.value.code == 3
         assert str(caught.value) == f"producing to t:1 failed after 3 tries: t:1 does not exist (any more): {why}"
+
+
+async def test_a_producer_refuses_a_second_loop() -> None:
+    """Its parts are not thread-safe. The first loop continues."""
+    async with producing() as (_, producer):
+
+        async def produce() -> None:
+            await producer.produce("t", b"x", partition=0)
+
+        await produce()
+        with pytest.raises(IllegalStateError, match="another event loop runs this client"):
+            await asyncio.to_thread(asyncio.run, produce())
+        await produce()
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
