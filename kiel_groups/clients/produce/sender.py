@@ -60,7 +60,7 @@ _NOT_LEADER = frozenset({UNKNOWN_TOPIC_OR_PARTITION.number, NOT_LEADER_FOR_PARTI
 _MOST_IN_FLIGHT = 2
 #: How many bytes must be ready for a second request. A smaller one costs more than the broker's wait for it: its
 #: partitions get fuller batches in the request after the one in flight.
-_LEAST_SECOND_BYTES = 64 << 10
+_LEAST_SECOND_BYTES = 256 << 10
 #: Batches of a request that have more bytes together are compressed on another thread.
 _MOST_COMPRESSED_HERE_BYTES = 32 << 10
 _ANY_NUMBER = 1 << 62

@@ -70,7 +70,7 @@ async def test_a_request_may_wait_for_the_replicas_of_the_one_before_it() -> Non
     async with producing(SlowBroker({"t": 2}), linger_ms=0, required_acks=-1, **settings) as (broker, producer):
         first = producer.produce("t", b"a", partition=0)
         await broker.wait_for_requests(PRODUCE, 1)
-        await asyncio.gather(first, producer.produce("t", b"b" * (64 << 10), partition=1))
+        await asyncio.gather(first, producer.produce("t", b"b" * (256 << 10), partition=1))
         assert (broker.count(PRODUCE), broker.connections) == (2, 2)
 
 
@@ -82,16 +82,16 @@ class ReadingBroker(FakeBroker):
 
 
 async def test_a_second_request_is_sent_only_with_much() -> None:
-    """Until 64 KiB are ready, records of other partitions wait for the answer, and then need nothing else."""
+    """Until 256 KiB are ready, records of other partitions wait for the answer, and then need nothing else."""
     async with producing(ReadingBroker({"t": 4}), linger_ms=0) as (broker, producer):
         broker.gates[PRODUCE] = asyncio.Event()
         futures = [producer.produce("t", b"a", partition=0)]
         await broker.wait_for_requests(PRODUCE, 1)
         futures.append(producer.produce("t", b"b", partition=1))
         await throughout(lambda: broker.count(PRODUCE) == 1, "the record waits", 0.02)
-        futures.append(producer.produce("t", b"c" * (64 << 10), partition=2))
+        futures.append(producer.produce("t", b"c" * (256 << 10), partition=2))
         await broker.wait_for_requests(PRODUCE, 2)
-        futures += [producer.produce("t", b"d" * (64 << 10), partition=3), producer.produce("t", b"e", partition=0)]
+        futures += [producer.produce("t", b"d" * (256 << 10), partition=3), producer.produce("t", b"e", partition=0)]
         await throughout(lambda: broker.count(PRODUCE) == 2, "two requests are in flight", 0.02)
         broker.gates[PRODUCE].set()
         await asyncio.wait_for(asyncio.gather(*futures), 5)
