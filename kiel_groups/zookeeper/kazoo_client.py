@@ -300,7 +300,7 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         A slow response would end the session anyway: kazoo's thread sends no pings while it reads.
 
         Raises:
-            ConnectionDropped: The connection broke, or the server announces more than a response has.
+            ConnectionDropped: The connection broke, or the server announces more than ``MOST_RESPONSE_BYTES``.
             KazooTimeoutError: The bytes did not arrive in time.
         """
         if not 0 <= length <= MOST_RESPONSE_BYTES:
@@ -309,7 +309,8 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         received = bytearray()
         with self._connection._socket_error_handling():
             while len(received) < length:
-                if not self.handler.select([connection], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
+                left_s = deadline_s - time.monotonic()
+                if left_s < 0 or not self.handler.select([connection], [], [], left_s)[0]:
                     raise self.handler.timeout_exception("socket time-out during read")
                 try:
                     chunk = connection.recv(min(_CHUNK_BYTES, length - len(received)))

@@ -315,8 +315,7 @@ class Connection:
         #: The requests in flight by correlation id, oldest first.
         self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 0
-        #: The correlation id of the answer that is being received.
-        #: The correlation id of the last valid header, or -1 before it.
+        #: The correlation id of the answer that is being received, or was last; -1 before the first one.
         self._arriving_id = -1
         self._closed_by: KielGroupsError | None = None
 
