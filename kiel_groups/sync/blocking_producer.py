@@ -23,7 +23,7 @@ from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of
 from kiel_groups.sync.loop_thread import check_no_loop_runs
 
-#: How many records are handed over until threads wait for the loop to take them: it does nothing else meanwhile.
+#: How many records may be handed over before threads wait: the loop does nothing else while it takes records.
 _MOST_HANDED = 1_000
 
 #: Held while a future gets its condition, or its result without one. A signal handler may ask for the same future.
