@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
@@ -50,7 +50,8 @@ class ReadyQueue:
     """
 
     def __init__(self) -> None:
-        self._queue: deque[PartitionFetch] = deque()
+        #: A partition is removed from the middle at once: an application may pause thousands of partitions together.
+        self._queue: OrderedDict[PartitionFetch, None] = OrderedDict()
         self._any_topic = asyncio.Event()
         #: An event for each topic that a caller has asked for.
         self._by_topic: dict[str, asyncio.Event] = {}
@@ -59,12 +60,13 @@ class ReadyQueue:
 
     def add(self, state: PartitionFetch) -> None:
         """Put a partition at the end of the queue."""
-        self._queue.append(state)
+        self._queue[state] = None
         self._wake(state)
 
     def add_first(self, state: PartitionFetch) -> None:
         """Put a partition at the front of the queue."""
-        self._queue.appendleft(state)
+        self._queue[state] = None
+        self._queue.move_to_end(state, last=False)
         self._wake(state)
 
     def _wake(self, state: PartitionFetch) -> None:
@@ -75,18 +77,18 @@ class ReadyQueue:
 
     def remove(self, state: PartitionFetch) -> None:
         """Remove a partition that has no buffered batch any more, or that is paused."""
-        self._queue = deque(other for other in self._queue if other is not state)
+        self._queue.pop(state, None)
 
     def pop(self, selection: Selection = ANY) -> PartitionFetch | None:
         """Remove and return the next selected partition, or None if no selected partition is in the queue."""
         is_any = selection == ANY
         for _ in range(len(self._queue)):
-            state = self._queue.popleft()
+            state, _ = self._queue.popitem(last=False)
             if state.dropped:
                 continue
             if is_any or selection.has(state.topic_partition):
                 return state
-            self._queue.append(state)
+            self._queue[state] = None
         if selection.partitions is None and (selection.topic is not None or not self._queue):
             self._event_of(selection.topic).clear()
         return None
