@@ -62,7 +62,7 @@ class GroupConfigError(ConfigError):
 
 
 class IllegalStateError(ConfigError):
-    """A call does not fit the state of its consumer, such as a pause of a partition that is not assigned."""
+    """A call does not fit the state of its client, such as a pause of a partition that is not assigned."""
 
 
 class ArgumentTypeError(ConfigError, TypeError):

@@ -25,7 +25,8 @@ from kiel_groups.clients.calls.eager_methods import (
 )
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, RecordMetadata, raise_first
+from kiel_groups.clients.produce.batches import messages_bytes
+from kiel_groups.clients.produce.outcomes import JointOutcome, Outcome, RecordMetadata, RoundOutcome, raise_first
 from kiel_groups.clients.produce.partitioners import (
     Partitioner,
     Serializer,
@@ -66,15 +67,16 @@ class Producer:
         partitioner: ``partitioner(key, partitions)`` returns one of the listed partition numbers, given the unencoded
             key. The names of this package's partitioners are ``"random"`` (the default), ``"hash"``, ``"murmur2"``
             (Java's hash of the key) and ``"sticky"``; see ``clients.produce.partitioners``.
-        batch_size: How many records, of all partitions together, wait until they are sent. ``flush()``, ``drain()`` and
-            ``close()`` send the records earlier. While a broker is busy, more records may join a batch. 0 and None mean
-            1.
+        batch_size: How many records, of all partitions together, wait until they are sent. With ``linger_ms``, of each
+            partition. ``flush()``, ``drain()`` and ``close()`` send the records earlier. While a broker is busy, more
+            records may join a batch. 0 and None mean 1.
         required_acks: How many replicas must have a record before its future is done: -1 (all in-sync replicas), 1
             (the leader), 0 (none: the future is done once the record is sent), or another number of replicas.
         ack_timeout: How long a broker may wait for its replicas, in milliseconds.
         compression: None, ``"gzip"``, ``"snappy"`` or ``"lz4"``, or the number of a codec in ``constants``.
         linger_ms: If given, each partition has its own batch, which is sent once it has ``batch_size`` records, or once
-            its first record has waited for this time, in milliseconds.
+            its first record has waited for this time, in milliseconds. With a ``batch_size`` of 1, the default, no
+            record waits: set both.
         batch_bytes: How many bytes a partition's batch may have before compression. A larger record is sent alone.
         retries: How many times a batch is sent again after retriable errors.
         max_buffered_bytes: How many bytes of records may be without an outcome before ``produce`` fails; see ``drain``.
@@ -129,12 +131,16 @@ class Producer:
         self._placement = Placement(
             self._cluster, self._sender, self.metrics, self._partitioner, retries, self._left_loop.remember
         )
-        #: The outcomes of the records that wait until ``batch_size`` records have come. The futures that ``produce``
-        #: returned for these are done already, since an application may await each before it produces the next record.
-        #: None if records do not wait for further records.
-        self._round: list[asyncio.Future[RecordMetadata]] | None = None
-        if linger_ms is None and config.batch_size > 1:
-            self._round = []
+        #: Whether records wait until ``batch_size`` records have come, and the outcome of those that wait. The futures
+        #: that ``produce`` returned for these are done already, since an application may await each before it produces
+        #: the next record.
+        self._in_rounds = linger_ms is None and config.batch_size > 1
+        self._round: RoundOutcome | None = None
+        self._append: Callable[..., asyncio.Future[RecordMetadata] | int | None] = self._appender.append
+        if self._in_rounds:
+            self._append = self._append_to_round
+            # A record that may fill the buffer, and then ends the round, must come by ``_produce``.
+            self._appender.most_buffered_bytes -= self._appender.most_batch_bytes
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
 
@@ -204,7 +210,7 @@ class Producer:
             KielGroupsError: Memory was missing to compress the batch, or another error that is not expected.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
-        added = self._appender.append(topic, message, key, partition)
+        added = self._append(topic, message, key, partition)
         if isinstance(added, asyncio.Future):
             return added
         return self._produce(topic, message, key, partition, added)
@@ -220,11 +226,16 @@ class Producer:
             if self._closed or self.is_full:
                 self._refuse_call()
             key, encoded_key, value = self._encode(value, key)
-            self._place(topic, key, encoded_key, value, given, chosen, outcome)
+            this_round = self._round_of(encoded_key, value)
+            self._place(topic, key, encoded_key, value, given, chosen, this_round or outcome)
         except Exception as error:  # also any error of the application's key_maker or serializer
             self.metrics.count("produce_failures")
             return failed_future(error, "Producer.produce")
-        return outcome if self._round is None else self._join_round(topic, outcome)
+        if this_round is not None:
+            return this_round.join(topic, outcome)
+        if self._in_rounds:
+            return spawn(self._end_round(self._take_round(), outcome), "Producer.produce")
+        return outcome
 
     def _place(
         self,
@@ -344,7 +355,7 @@ class Producer:
             app_keys, keys, values = (list(each) for each in zip(*encoded, strict=True)) if encoded else ([], [], [])
         else:
             keys = list(map(key_bytes, app_keys))
-        records = Unplaced(app_keys, keys, values, partitions, outcomes, ends_round=self._round is not None)
+        records = Unplaced(app_keys, keys, values, partitions, outcomes, ends_round=self._in_rounds)
         self._placement.add_many(topic, records)
 
     def _refuse_call(self) -> NoReturn:
@@ -360,30 +371,41 @@ class Producer:
         """Whether ``max_buffered_bytes`` are buffered, so that the next record would fail."""
         return self.buffered_bytes >= self._config.max_buffered_bytes
 
-    def _join_round(self, topic: str, outcome: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
+    def _append_to_round(
+        self, topic: str, value: Any, key: Any, partition: int | None
+    ) -> asyncio.Future[RecordMetadata] | int | None:
+        """Do what ``Appender.append`` does with a record that waits for further records: its future is done."""
+        this_round, loop = self._round, running_loop()
+        if loop is None or this_round is None or this_round.missing <= 1:
+            return partition
+        added = self._appender.append(topic, value, key, partition, this_round)
+        if not isinstance(added, RoundOutcome):
+            return added
+        return this_round.join(topic, asyncio.Future(loop=loop))
+
+    def _round_of(self, key: bytes | None, value: bytes | None) -> RoundOutcome | None:
         """
-        Add a record to the waiting records, and return the caller's future.
+        Return the outcome of a record that waits for further records. Return None if the record does not wait.
 
         All waiting records are sent once there are ``batch_size`` records, or once the buffer is full. The future of
         the record that causes the sending waits for all records; the futures of the other records are done at once.
         """
-        assert self._round is not None
-        self._round.append(outcome)
-        if len(self._round) >= self._config.batch_size or self.is_full:
-            return spawn(self._end_round(self._take_round(), outcome), "Producer.produce")
-        queued: asyncio.Future[RecordMetadata] = asyncio.get_running_loop().create_future()
-        queued.set_result(RecordMetadata(topic, -1, -1))
-        return queued
+        if not self._in_rounds:
+            return None
+        if self._round is None:
+            self._round = RoundOutcome(self._config.batch_size)
+        fills = self.buffered_bytes + messages_bytes([key], [value]) >= self._config.max_buffered_bytes
+        return None if fills or self._round.missing <= 1 else self._round
 
-    def _take_round(self) -> list[asyncio.Future[RecordMetadata]]:
-        outcomes = self._round or []
-        if self._round is not None:
-            self._round = []
-        return outcomes
+    def _take_round(self) -> list[asyncio.Future[Any]]:
+        """Begin a new round, and return what gets the outcomes of the records of the old one, if there are any."""
+        ended, self._round = self._round, None
+        return [] if ended is None else [ended.end()]
 
     async def _end_round(
-        self, outcomes: list[asyncio.Future[RecordMetadata]], last: asyncio.Future[RecordMetadata]
+        self, outcomes: list[asyncio.Future[Any]], last: asyncio.Future[RecordMetadata]
     ) -> RecordMetadata:
+        outcomes.append(last)
         await self._placement.placed()
         self._sender.send_waiting()
         await asyncio.wait(outcomes)

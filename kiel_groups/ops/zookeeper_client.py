@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from kazoo.exceptions import (
@@ -97,8 +97,7 @@ def zookeeper(hosts: str, *, timeout_s: float = 10.0) -> Iterator[Client]:
         what = ACL_REFUSED if isinstance(error, InvalidACLError) else f"{type(error).__name__} {error}"
         raise CoordinationError(f"ZooKeeper at {config.hosts} failed: {what}".rstrip()) from error
     finally:
-        with suppress(AttributeError):  # At a Ctrl-C, kazoo's thread may not have made the pipe that this writes to.
-            client.stop()
+        client.stop()
         client.close()
 
 

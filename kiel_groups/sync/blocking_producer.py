@@ -23,6 +23,9 @@ from kiel_groups.errors import ClosedError, OutcomeUnknownError
 from kiel_groups.sync.blocking_client import Attribute, Blocking, blocking, ending, open_clients, takes_arguments_of
 from kiel_groups.sync.loop_thread import check_no_loop_runs
 
+#: How many records may be handed over before threads wait: the loop does nothing else while it takes records.
+_MOST_HANDED = 1_000
+
 #: Held while a future gets its condition, or its result without one. A signal handler may ask for the same future.
 _watching = threading.RLock()
 
@@ -123,7 +126,8 @@ class Producer(Blocking[clients.Producer]):
         Send one record, whether or not the program waits for the future.
 
         If ``max_buffered_bytes`` are buffered already, this method first waits until at most half of them are buffered.
-        Apart from that wait, this method works as ``kiel_groups.Producer.produce`` does: with a ``batch_size`` above 1
+        If threads produce faster than the event loop takes records, they wait for the loop after every 1,000 records.
+        Apart from these waits, the method works as ``kiel_groups.Producer.produce`` does: with a ``batch_size`` above 1
         and no ``linger_ms``, only the future of the record that completes a batch waits for the outcomes of the batch.
 
         Args:
@@ -142,7 +146,7 @@ class Producer(Blocking[clients.Producer]):
             ClosedError: The producer was closed.
         """
         client, appender = self._client, self._client._appender
-        if client._round is not None:
+        if client._in_rounds:
             # The future of a record may wait for the records of its batch.
             return self._wait(self._accepted, client.produce, topic, message, key, partition)
         check_no_loop_runs(self._instead)
@@ -158,6 +162,9 @@ class Producer(Blocking[clients.Producer]):
             raise
         if appender.buffered_bytes + self._handed_bytes >= appender.most_buffered_bytes:
             self._wait(client.drain)
+        elif len(self._handed) >= _MOST_HANDED:
+            # A call on the loop begins when the loop has taken what was handed over before.
+            self._wait(asyncio.sleep, 0)
         outcome = RecordFuture()
         with self._handing:
             if not self._handed:

@@ -22,6 +22,9 @@ _INT32 = Struct(">i")
 #: The error of a server that answers with TLS.
 TLS_PORT = "this port is for TLS, which the settings of the client do not ask for (docs/security.rst)"
 
+#: The end of the error of a server that answers in another protocol, such as HTTP.
+NOT_A_BROKER = "Is this a Kafka broker?"
+
 #: How the records of TLS begin: with their type, an alert or a handshake, and the version.
 _TLS_RECORDS, _TLS_VERSION = (21, 22), 3
 
@@ -128,7 +131,7 @@ def decode_size(header: Buffer, limit: int, least: int = _INT32.size) -> int:
         if is_tls(header):
             raise ProtocolError(TLS_PORT)
         raise ProtocolError(
-            f"a response of {size} bytes is announced; expected {least} to {limit}. Is this a Kafka broker?"
+            f"a response of {size} bytes is announced ({bytes(header)!r}); expected {least} to {limit}. {NOT_A_BROKER}"
         )
     return size
 

@@ -10,6 +10,7 @@ import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -229,6 +230,11 @@ LEAST_CONNECT_S = 0.5
 #: How many connections in a row may break during SASL until the credentials count as refused.
 MOST_BROKEN = 3
 
+#: The largest response that is accepted, in bytes. Servers and Java clients accept 1 MiB unless ``jute.maxbuffer`` is
+#: set; a list of very many children may have some MiB. Other protocols announce more: HTTP 1.2 GB.
+MOST_RESPONSE_BYTES = 64 << 20
+_CHUNK_BYTES = 64 << 10
+
 _REFUSING = (KeeperState.AUTH_FAILED, KeeperState.CLOSED, KeeperState.EXPIRED_SESSION)
 
 
@@ -261,6 +267,7 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         super().__init__(handler=handler, **settings)
         self._authenticate = self._connection._authenticate_with_sasl
         self._connection._authenticate_with_sasl = self._authenticate_with_sasl
+        self._connection._read = self._read
         #: The connections that broke during SASL, since the last success.
         self._broken = 0
         self.secure(security)
@@ -272,6 +279,47 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         self.refusal = TICKET_REFUSED if security.has_ticket else REFUSED
         self.auth_data = security.auth_data
         self._connection.sasl_options = security.sasl_options
+
+    def stop(self) -> None:
+        """
+        Stop as kazoo does, but do not wait for the answer of a server that has not accepted the client.
+
+        This method may be called again after a Ctrl-C has interrupted it. kazoo's would return before its thread ends.
+        """
+        begin_stop(self)
+        connection = self._connection._socket
+        if connection is not None and not self.connected:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._safe_close()
+
+    def _read(self, length: int, timeout_s: float) -> bytes:
+        """
+        Read so many bytes from the server within ``timeout_s`` seconds. kazoo's timeout begins anew with each byte.
+
+        A slow response would end the session anyway: kazoo's thread sends no pings while it reads.
+
+        Raises:
+            ConnectionDropped: The connection broke, or the server announces more than ``MOST_RESPONSE_BYTES``.
+            KazooTimeoutError: The bytes did not arrive in time.
+        """
+        if not 0 <= length <= MOST_RESPONSE_BYTES:
+            raise ConnectionDropped(f"a response of {length} bytes is announced; is this a ZooKeeper server?")
+        connection, deadline_s = self._connection._socket, time.monotonic() + timeout_s
+        received = bytearray()
+        with self._connection._socket_error_handling():
+            while len(received) < length:
+                left_s = deadline_s - time.monotonic()
+                if left_s < 0 or not self.handler.select([connection], [], [], left_s)[0]:
+                    raise self.handler.timeout_exception("socket time-out during read")
+                try:
+                    chunk = connection.recv(min(_CHUNK_BYTES, length - len(received)))
+                except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                    continue
+                if not chunk:
+                    raise ConnectionDropped("socket connection broken")
+                received += chunk
+        return bytes(received)
 
     def _authenticate_with_sasl(self, host: str, timeout_s: float) -> None:
         """

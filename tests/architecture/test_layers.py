@@ -148,8 +148,12 @@ OF_THE_RUNTIME = {
     *("os.getpid", "socket.gethostname", "socket.getfqdn", "platform.node", "asyncio.to_thread"),
     *("threading.Thread", "threading.Timer", "threading.Event", "threading.get_ident"),
 }
-#: The runtime itself, and the thread of heartbeats to a coordinator with its connection, which a simulation replaces.
-THE_RUNTIME = {"zookeeper/runtime", "members/brokers/coordinator", "members/brokers/transport"}
+#: What a simulation replaces: the runtime itself, kazoo's client, and the thread of heartbeats to a coordinator with
+#: its connection.
+THE_RUNTIME = {
+    *("zookeeper/runtime", "zookeeper/kazoo_client"),
+    *("members/brokers/coordinator", "members/brokers/transport"),
+}
 
 
 #: The layers that run on simulated time, too.

@@ -384,15 +384,23 @@ class ClusterMetadata:
                 return leader
             await asyncio.sleep(self._backoff.delay_s(attempt))
             await self.await_topics([topic_partition.topic])
-        leaders = self._topics[topic_partition.topic].leaders
-        if topic_partition.partition not in leaders:
-            raise UNKNOWN_TOPIC_OR_PARTITION.exception(f"{topic_partition} does not exist")
-        if (unlisted := leaders[topic_partition.partition]) is not None:
-            raise LEADER_NOT_AVAILABLE.exception(
+        raise self.no_leader(topic_partition)
+
+    def no_leader(self, topic_partition: TopicPartition) -> BrokerError:
+        """Return the error of a partition without a known leader: the last metadata tell the reason."""
+        listed = self._topics.get(topic_partition.topic)
+        leaders = {} if listed is None else listed.leaders
+        if listed is None or (leaders and topic_partition.partition not in leaders):
+            why = f"the topic has {counted(leaders, 'partition')}" if leaders else "no broker knows the topic"
+            return RetriableBrokerError(
+                f"{topic_partition} does not exist (any more): {why}", code=UNKNOWN_TOPIC_OR_PARTITION.number
+            )
+        if (unlisted := leaders.get(topic_partition.partition)) is not None:
+            return LEADER_NOT_AVAILABLE.exception(
                 f"the leader of {topic_partition} is broker {unlisted}, for which the brokers give no address; has it a"
                 " listener like the one that this client uses (plain text, TLS or SASL)?"
             )
-        raise LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
+        return LEADER_NOT_AVAILABLE.exception(f"{topic_partition} has no leader; is the broker that holds it down?")
 
     async def refresh(self, topics: Collection[str], reason: str) -> None:
         """

@@ -14,7 +14,14 @@ from typing import Any, TypeVar, cast
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.broker_access import Stream, connection_problem, open_stream
 from kiel_groups.config import BrokerConfig, HostPort
-from kiel_groups.errors import BrokerConnectionError, ClosedError, KielGroupsError, ProtocolError, RequestTimeoutError
+from kiel_groups.errors import (
+    BrokerConnectionError,
+    ClosedError,
+    IllegalStateError,
+    KielGroupsError,
+    ProtocolError,
+    RequestTimeoutError,
+)
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.framing import (
     SIZE_BYTES,
@@ -308,7 +315,7 @@ class Connection:
         #: The requests in flight by correlation id, oldest first.
         self._in_flight: dict[int, _InFlight] = {}
         self._next_correlation_id = 0
-        #: The correlation id of the answer that is being received.
+        #: The correlation id of the answer that is being received, or was last; -1 before the first one.
         self._arriving_id = -1
         self._closed_by: KielGroupsError | None = None
 
@@ -455,8 +462,10 @@ class Connection:
             if asked is not None and not asked.answer.done():
                 asked.answer.set_exception(ProtocolError(f"{self.address}: {error}"))
             # It is unknown where the next answer starts, so the requests in flight cannot be answered.
-            lost = counted(self._in_flight, "request")
-            log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
+            if asked is not None or self._arriving_id != -1:
+                # Callers report a server that has never answered as a broker does.
+                lost = counted(self._in_flight, "request")
+                log.warning("%s: %s; closing the connection with %s in flight", self.address, error, lost)
             self._fail(self._broken(f"closed after an answer that makes no sense: {error}"))
             return None
         self._arriving_id = correlation_id
@@ -538,6 +547,7 @@ class ConnectionPool:
         self._blamed_at_s: dict[HostPort, float] = {}
         self._buffers = ReceiveBuffers()
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def get(self, address: HostPort, purpose: str) -> Connection:
         """
@@ -545,8 +555,16 @@ class ConnectionPool:
 
         Raises:
             ClosedError: The client was closed.
+            IllegalStateError: Another event loop runs the client.
         """
         self.check_open()
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            if self._loop is not None and self._loop.is_running():
+                raise IllegalStateError(
+                    "another event loop runs this client, on another thread; create a client for each loop, or use"
+                    " those of kiel_groups.sync, which threads may share"
+                )
+            self._loop = loop
         key = (address, purpose)
         connection = self._connections.get(key)
         if connection is None or connection.closed:

@@ -16,7 +16,7 @@ from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.metrics import Metrics
-from kiel_groups.wire.framing import TLS_PORT
+from kiel_groups.wire.framing import NOT_A_BROKER, TLS_PORT
 from kiel_groups.wire.metadata import MetadataRequest, MetadataResponse
 from kiel_groups.wording import counted
 
@@ -123,8 +123,8 @@ class MetadataSources:
 
     async def _hint(self, reasons: Iterable[str]) -> str:
         """Return a question that helps to find out why no broker answers, for brokers that need no credentials."""
-        if any(TLS_PORT in each for each in reasons):
-            return ""  # The reasons are about TLS and SASL, too.
+        if any(text in each for each in reasons for text in (TLS_PORT, NOT_A_BROKER)):
+            return ""  # The first reason is about TLS and SASL, too; the second one asks already.
         if not (self._config.is_plain or await asyncio.to_thread(_needs_no_credentials, self._config)):
             return ""
         if any("closed by the other side" in each or "reset by peer" in each for each in reasons):

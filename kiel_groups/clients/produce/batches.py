@@ -8,7 +8,6 @@ Where a compiler was found, ``Records``, ``Appender`` and both functions are tho
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class PythonRecords:
 
     keys: list[bytes | None]
     values: list[bytes | None]
-    #: For each record. Records that share an outcome are neighbours.
+    #: For each record. Records that share a JointOutcome are neighbours.
     outcomes: list[Outcome]
     size_bytes: int
     #: Set once the batch was sent: no more records are added.
@@ -50,7 +49,7 @@ class PythonRecords:
         return self
 
 
-F = TypeVar("F", bound=concurrent.futures.Future[RecordMetadata])
+F = TypeVar("F", bound=Outcome)
 
 
 class PythonAppender:
@@ -158,7 +157,7 @@ class Batch(Records):
     def stored(self, topic_partition: TopicPartition, base_offset: int) -> None:
         """Set the outcome of each record: it is stored. ``base_offset`` is the first one's offset; -1 is unknown."""
         outcomes, start = self.outcomes, 0
-        while start < len(outcomes) and isinstance(first := outcomes[start], JointOutcome):
+        while start < len(outcomes) and type(first := outcomes[start]) is JointOutcome:
             stop = bisect_left(outcomes, True, start, key=partial(is_not, first))
             first.settle(stop - start)
             start = stop

@@ -57,6 +57,31 @@ class JointOutcome:
             self.future.set_result(self._count)
 
 
+class RoundOutcome(JointOutcome):
+    """
+    The outcome of the records that wait until there are ``size`` of them.
+
+    ``missing`` is how many of them are missing. Records of ``produce_many`` may be between them in a batch.
+    """
+
+    __slots__ = ("missing",)
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.missing = size
+
+    def join(self, topic: str, waiting: asyncio.Future[RecordMetadata]) -> asyncio.Future[RecordMetadata]:
+        """Count one more record, and return the record's future, which is done."""
+        self.missing -= 1
+        waiting.set_result(RecordMetadata(topic, -1, -1))
+        return waiting
+
+    def end(self) -> asyncio.Future[int]:
+        """Count the missing records as stored, and return the future, which fails with the first error of a record."""
+        self.settle(self.missing)
+        return self.future
+
+
 #: What gets the outcome of a record. A future of another thread is a blocking producer's.
 Outcome: TypeAlias = asyncio.Future[RecordMetadata] | concurrent.futures.Future[RecordMetadata] | JointOutcome
 
@@ -76,7 +101,7 @@ def fail_future(future: asyncio.Future[Any] | concurrent.futures.Future[Any], er
         future.exception()
 
 
-def raise_first(outcomes: Iterable[asyncio.Future[RecordMetadata]]) -> None:
+def raise_first(outcomes: Iterable[asyncio.Future[Any]]) -> None:
     """Raise the first failure of these outcomes, all of which are done."""
     for outcome in outcomes:
         error = outcome.exception()

@@ -29,7 +29,6 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import (
     INVALID_MESSAGE,
     INVALID_RECORD,
-    LEADER_NOT_AVAILABLE,
     MESSAGE_SET_SIZE_TOO_LARGE,
     MESSAGE_SIZE_TOO_LARGE,
     NO_ERROR,
@@ -278,9 +277,9 @@ class Sender:
         if self._linger_s == 0.0 or self._batch_size == 1:
             # The first record of a batch makes the batch due.
             self.appender.due_after = _ANY_NUMBER
-        elif config.linger_ms is not None:
+        else:
             # The record that makes a batch due must come by ``add``.
-            self.appender.due_after = min(config.batch_size, _ANY_NUMBER) - 1
+            self.appender.due_after = int(min(self._batch_size, _ANY_NUMBER)) - 1
         self._stalls = StallWatch(self._queues.values(), metrics)
         self._progress = asyncio.Event()
         self._closed = False
@@ -428,8 +427,7 @@ class Sender:
         leader = self._cluster.leader_of(queue.topic_partition)
         if leader is None:
             # Not at once: without retries, each batch that fails would offer the next one in a deeper call.
-            loop = asyncio.get_running_loop()
-            loop.call_soon(self._failed, queue, LEADER_NOT_AVAILABLE.exception("no leader is known"))
+            asyncio.get_running_loop().call_soon(self._failed, queue, self._cluster.no_leader(queue.topic_partition))
             return
         broker = self._brokers.get(leader)
         if broker is None:

@@ -63,12 +63,14 @@ async def test_flush_and_close_send_an_incomplete_round(method: str) -> None:
         assert stored(broker, T0) == [(None, b'"x"')]
 
 
-async def test_a_full_buffer_completes_the_round() -> None:
+@pytest.mark.parametrize(("batch_bytes", "requests"), [(5_000, 6), (900 << 10, 2)])
+async def test_a_full_buffer_completes_the_round(batch_bytes: int, requests: int) -> None:
     """When the buffer is full, the round is sent. So a program that awaits each record is never refused."""
-    async with producing(linger_ms=None, batch_size=1_000, max_buffered_bytes=10_000) as (broker, producer):
-        places = [await producer.produce("t", "x" * 1_000, partition=0) for _ in range(25)]
+    settings = {"batch_size": 1_000, "batch_bytes": batch_bytes, "max_buffered_bytes": 10_000}
+    async with producing(linger_ms=None, **settings) as (broker, producer):
+        places = [await producer.produce("t", b"x" * 1_000, partition=0) for _ in range(25)]
         assert [n for n, place in enumerate(places) if place.offset >= 0] == [9, 19]
-        assert broker.count(PRODUCE) == 2
+        assert broker.count(PRODUCE) == requests
         await producer.flush()
         assert len(broker.logs[T0].entries) == 25
 
@@ -138,6 +140,30 @@ async def test_a_failure_is_raised_once() -> None:
             await producer.produce("t", 1, partition=0)
         await producer.produce("t", 2, partition=0)
         assert (await producer.produce("t", 3, partition=0)).offset == 1
+
+
+@pytest.mark.parametrize("code", [0, 17])
+async def test_a_round_has_its_outcome_around_records_of_produce_many(code: int) -> None:
+    """They are in one batch while a broker is busy: those of the round, others, and more of the round."""
+    async with producing(linger_ms=None, batch_size=6) as (broker, producer):
+        broker.gates[PRODUCE] = asyncio.Event()
+        many = [producer.produce_many("t", [b"busy"], partitions=0)]
+        await broker.wait_for_requests(PRODUCE, 1)
+        broker.fail_next(PRODUCE, T0, 0, code)
+        waiting = [producer.produce("t", b"0", partition=0)]
+        many.append(producer.produce_many("t", [b"many"] * 2, partitions=0))
+        waiting += [producer.produce("t", b"%d" % number, partition=0) for number in range(1, 5)]
+        last = producer.produce("t", b"5", partition=0)
+        assert {future.result() for future in waiting} == {("t", -1, -1)}
+        broker.gates[PRODUCE].set()
+        outcomes = await asyncio.gather(*many, last, return_exceptions=True)
+        values = [b"busy", b"0", b"many", b"many", b"1", b"2", b"3", b"4", b"5"]
+        assert [value for _, value in stored(broker, T0)] == (values[:1] if code else values)
+        assert outcomes[:1] == [1]
+        if code:
+            assert [type(outcome) for outcome in outcomes[1:]] == [BrokerError] * 2
+        else:
+            assert outcomes[1:] == [2, ("t", 0, 8)]
 
 
 async def test_a_round_with_an_unknown_topic_ends() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from kiel_groups.clients import RecordMetadata
 from kiel_groups.errors import ClosedError, ConfigError, OutcomeUnknownError
-from kiel_groups.sync import LoopThread, Producer
+from kiel_groups.sync import LoopThread, Producer, blocking_producer
 from kiel_groups.sync.blocking_producer import RecordFuture
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log
 from tests.helpers.producers import T0, T1, stored
@@ -160,9 +160,13 @@ def test_a_topic_that_is_no_text_is_refused(broker: FakeBroker) -> None:
         producer.produce(["t"], b"value")  # type: ignore[arg-type]
 
 
-def test_records_without_content_fill_the_buffer(broker: FakeBroker) -> None:
-    """A record that is handed over counts with its overhead, so that a slow loop bounds the number of empty ones."""
-    producer = producer_of(broker, max_buffered_bytes=1_000)
+@pytest.mark.parametrize(("most_bytes", "most_records"), [(1_000, 1_000), (64 << 20, 40)])
+def test_threads_wait_for_a_slow_loop(
+    broker: FakeBroker, most_bytes: int, most_records: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for bytes, of which an empty record has some, and for a number of records that are handed over."""
+    monkeypatch.setattr(blocking_producer, "_MOST_HANDED", most_records)
+    producer = producer_of(broker, max_buffered_bytes=most_bytes)
     with busy(producer):
         waiting = ThreadPoolExecutor(1)
         produced = [waiting.submit(producer.produce, "t", b"") for _ in range(100)]

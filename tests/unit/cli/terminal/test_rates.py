@@ -84,8 +84,10 @@ async def test_sent_lines_are_timed_from_the_first_to_the_last_outcome(monkeypat
         async def lines(self) -> AsyncIterator[list[bytes]]:
             clock.now_s += 60.0
             yield [b"a", b"b"]
+            sender._settle()
             clock.now_s += 60.0
 
-    sender = LineSender(cast(Any, SimpleNamespace(produce=produce, drain=drain)), "t", say=print)
+    sender = LineSender(cast(Any, SimpleNamespace(produce=produce, drain=drain, unsent_count=0)), "t", say=print)
     await sender._send(cast(Any, Source()))
+    sender._settle()
     assert (sender.stored, sender.took_s) == (2, 2.0)

@@ -54,14 +54,16 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
         (Fault.CLOSE, BrokerConnectionError, "closed by the other side"),
         (Fault.HALF, BrokerConnectionError, "closed by the other side"),
         (Fault.WRONG_CORRELATION_ID, BrokerConnectionError, "(correlation id 7) that nothing was asked for"),
-        (Fault.HUGE, BrokerConnectionError, "Is this a Kafka broker?"),
+        (Fault.HUGE, BrokerConnectionError, "(b'HTTP'); expected 4 to 67108864. Is this a Kafka broker?"),
         (Fault.SILENT, RequestTimeoutError, "no answer to a MetadataRequest within 50 ms"),
     ],
 )
-async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exception], words: str) -> None:
+async def test_a_broken_answer_ends_the_connection(
+    fault: Fault, kind: type[Exception], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """
     A faulty answer ends the connection, and each kind of fault raises its own error, which names the broker. Later
-    requests fail instead of hanging.
+    requests fail instead of hanging. No warning repeats the error of the first answer.
     """
     async with FakeBroker({"t": 1}, script=lambda _: fault) as broker:
         connection = connection_to(broker)
@@ -71,6 +73,7 @@ async def test_a_broken_answer_ends_the_connection(fault: Fault, kind: type[Exce
         assert words in str(error)
         assert connection.closed
         assert isinstance(await outcome(connection), KielGroupsError)
+        assert not caplog.records
 
 
 async def test_an_answer_that_came_before_the_timeout_counts_after_a_stall() -> None:

@@ -69,6 +69,15 @@ async def test_a_file_without_credentials_for_brokers_changes_no_reason(
     cluster.close()
 
 
+async def test_an_error_asks_once_whether_it_is_a_broker() -> None:
+    """The reason of a server that speaks HTTP asks already."""
+    async with FakeBroker(script=lambda _: Fault.HUGE) as broker:
+        cluster = ClusterMetadata(broker.config(), Metrics())
+        with pytest.raises(NoBrokersError, match=r"Is this a Kafka broker\?$"):
+            await cluster.refresh(["t"], "test")
+        cluster.close()
+
+
 async def test_the_end_of_a_reported_outage_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

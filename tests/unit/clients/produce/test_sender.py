@@ -15,6 +15,7 @@ from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
+    IllegalStateError,
     KielGroupsError,
     OutcomeUnknownError,
     RetriableBrokerError,
@@ -150,6 +151,31 @@ async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture
         assert "producing to t:0 failed after 3 tries" in str(error)
         assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
         assert (await producer.produce("t", b"later", partition=0)).offset == 0, "later records are stored"
+
+
+@pytest.mark.parametrize(("left", "why"), [(1, "the topic has 1 partition"), (0, "no broker knows the topic")])
+async def test_records_for_a_partition_that_is_gone_fail_with_this_reason(left: int, why: str) -> None:
+    """The topic was deleted, and perhaps created again with fewer partitions."""
+    async with producing(retries=2) as (broker, producer):
+        await producer.produce("t", b"stored", partition=1)
+        broker.logs = {tp: log for tp, log in broker.logs.items() if tp.partition < left}
+        with pytest.raises(RetriableBrokerError) as caught:
+            await producer.produce("t", b"lost", partition=1)
+        assert caught.value.code == 3
+        assert str(caught.value) == f"producing to t:1 failed after 3 tries: t:1 does not exist (any more): {why}"
+
+
+async def test_a_producer_refuses_a_second_loop() -> None:
+    """Its parts are not thread-safe. The first loop continues."""
+    async with producing() as (_, producer):
+
+        async def produce() -> None:
+            await producer.produce("t", b"x", partition=0)
+
+        await produce()
+        with pytest.raises(IllegalStateError, match="another event loop runs this client"):
+            await asyncio.to_thread(asyncio.run, produce())
+        await produce()
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
