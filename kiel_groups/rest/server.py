@@ -156,7 +156,7 @@ class GuardedHandler(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error with a JSON document as Kafka Connect does."""
-        refusal = refusal_of(kwargs["exc_info"][1])
+        refusal = _refusal(kwargs)
         for name, value in refusal.headers.items():
             self.set_header(name, value)
         self._write(Answer(_document(refusal), refusal.status))
@@ -319,7 +319,7 @@ class RouteHandler(GuardedHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an error with a JSON document. If the method is not allowed, list the allowed methods."""
-        if refusal_of(kwargs["exc_info"][1]).status == HTTPStatus.METHOD_NOT_ALLOWED:
+        if _refusal(kwargs).status == HTTPStatus.METHOD_NOT_ALLOWED:
             self.set_header("Allow", self._allowed)
         super().write_error(status_code, **kwargs)
 
@@ -331,6 +331,13 @@ class RouteHandler(GuardedHandler):
     @property
     def _allowed(self) -> str:
         return ", ".join(sorted({*self._operations, "OPTIONS", *({"HEAD"} if "GET" in self._operations else ())}))
+
+
+def _refusal(given: Mapping[str, Any]) -> RestError:
+    """Return the answer to the error that Tornado gives to ``write_error``. It gives none at a cancelled request."""
+    if "exc_info" in given:
+        return refusal_of(given["exc_info"][1])
+    return RestError(HTTPStatus.SERVICE_UNAVAILABLE, "the server stops; a change may still follow")
 
 
 def _too_large() -> RestError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -50,8 +51,8 @@ log = logging.getLogger(__name__)
 #: Beside the port of Kafka Connect, 8083.
 _DEFAULT_PORT = 8084
 
-#: How long the cleanup at the end waits for ZooKeeper, in seconds.
-_CLEANUP_TIMEOUT_S = 1.0
+#: How long the cleanup at the end takes at most, in seconds.
+_CLEANUP_TIMEOUT_S = 2.0
 
 #: The pause after which a group of one of several clusters is led again, after an error, in seconds.
 _PAUSE_S = 10.0
@@ -185,9 +186,7 @@ def serve(
         pasteable=_pasteable,
     )
     status = asyncio.run(_run(service, candidates, is_only=len(clusters) == 1))
-    for cluster in clusters.values():
-        for group in cluster.groups:
-            _clean_up(cluster.address.hosts, group)
+    _clean_up({cluster.address.hosts: cluster.groups for cluster in clusters.values() if cluster.groups})
     return status
 
 
@@ -256,18 +255,28 @@ def _report_group(lines: Lines, zookeeper: str, group: str) -> None:
         lines.say("info", f"{GroupLayout(group).config} sets {named}, which overrides the options given here")
 
 
-def _clean_up(zookeeper: str, group: str) -> None:
+def _clean_up(groups: Mapping[str, Iterable[str]]) -> None:
     """
-    Remove the znodes of a group that no member has joined. Ignore errors.
+    Remove the znodes of groups that no member has joined, for a limited time. Ignore errors.
 
-    Otherwise, the command ``groups`` would list the group for ever.
+    Otherwise, the command ``groups`` would list these groups for ever. ``groups`` has them by their ZooKeeper.
     """
+    threads = [threading.Thread(target=_remove_empty, args=each, daemon=True) for each in groups.items()]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + _CLEANUP_TIMEOUT_S
+    for thread in threads:
+        # Ctrl-C must not wait for dead servers, let alone once for each group; an empty znode does no harm.
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+
+
+def _remove_empty(zookeeper: str, groups: Iterable[str]) -> None:
     from kiel_groups.ops.actions.groups import remove_empty_group
     from kiel_groups.ops.zookeeper_client import zookeeper as session
 
-    # Ctrl-C must not wait for a dead server; an empty znode does no harm.
     with suppress(KielGroupsError), session(zookeeper, timeout_s=_CLEANUP_TIMEOUT_S) as client:
-        remove_empty_group(client, group)
+        for group in groups:
+            remove_empty_group(client, group)
 
 
 async def _run(

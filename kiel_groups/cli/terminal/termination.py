@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 #: The exit status of a process that a signal ended is this plus the number of the signal.
 _SIGNALLED = 128
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: SIGHUP arrives when the terminal is closed, or the connection to its machine breaks.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: For how long after the first signal another one is the same one repeated, in seconds. ``timeout`` of coreutils sends
 #: each signal twice: to its child, and to its process group.
@@ -30,8 +31,9 @@ _REPEATED_S = 0.05
 
 class Termination:
     """
-    Cancels the current task at the first SIGINT or SIGTERM, or at ``end``. A second signal kills the process, unless it
-    is the first one repeated.
+    Cancels the current task at the first SIGINT, SIGTERM or SIGHUP, or at ``end``. A second signal kills the process,
+    unless it is the first one repeated. A signal that the process ignores, such as SIGHUP after ``nohup``, stays
+    ignored.
 
     A second signal has this effect even if a callback blocks the event loop, so that the loop has not processed the
     first signal. ``status`` is the exit status, or None until the task is cancelled.
@@ -42,7 +44,7 @@ class Termination:
         self._task = asyncio.current_task()
         self._is_settled = False
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in _handled():
             # The loop reads the number of the signal from its wake-up socket, and then calls ``_on_signal``.
             loop.add_signal_handler(number, self._on_signal, number)
             # Python calls this handler also while a callback blocks the loop. It replaces one of the loop that does
@@ -61,7 +63,7 @@ class Termination:
 
     def _on_signal(self, number: int) -> None:
         loop = asyncio.get_running_loop()
-        for each in _SIGNALS:
+        for each in _handled():
             # This installs Python's own handler of SIGINT, which cancels all tasks and waits for them; one of them may
             # not end.
             loop.remove_signal_handler(each)
@@ -80,7 +82,7 @@ class BlockingTermination:
     def __init__(self) -> None:
         self.status: int | None = None
         self.asked = threading.Event()
-        for number in _SIGNALS:
+        for number in _handled():
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -89,9 +91,14 @@ class BlockingTermination:
         self.asked.set()
 
 
+def _handled() -> list[signal.Signals]:
+    """Return the signals that the process does not ignore."""
+    return [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+
+
 def _on_first(*_: object) -> None:
-    """Handle the first signal: ignore its repetitions, and then have the next SIGINT or SIGTERM kill the process."""
-    for each in _SIGNALS:
+    """Handle the first signal: ignore its repetitions, and then have the next signal kill the process."""
+    for each in _handled():
         # Not SIG_IGN, which a program that a thread starts meanwhile would inherit.
         signal.signal(each, lambda number, frame: None)
     time.sleep(_REPEATED_S)
@@ -99,7 +106,7 @@ def _on_first(*_: object) -> None:
 
 
 def _restore_defaults() -> None:
-    for each in _SIGNALS:
+    for each in _handled():
         signal.signal(each, signal.SIG_DFL)
 
 

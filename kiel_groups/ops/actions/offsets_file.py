@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
@@ -109,8 +110,9 @@ def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> Non
     Write a new file, and wait until the file is on disk. If ``is_secret``, only the file's owner may read the file.
 
     Raises:
-        ConfigError: The file exists, or cannot be written.
+        ConfigError: The file exists, or cannot be written. Then no part of it is left, as on a full disk.
     """
+    file = None
     try:
         mode = 0o600 if is_secret else 0o666
         with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
@@ -120,6 +122,9 @@ def write_offsets_file(path: Path, text: str, *, is_secret: bool = False) -> Non
     except FileExistsError:
         raise ConfigError(f"{path} exists, and is not overwritten; give the name of a new file") from None
     except OSError as error:
+        if file is not None:
+            with suppress(OSError):
+                path.unlink()
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 

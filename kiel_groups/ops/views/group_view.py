@@ -539,7 +539,11 @@ def _answered(partition: PartitionView, earlier: PartitionView | None) -> Partit
         partition = replace(
             partition, committed=earlier.committed, committed_ms=earlier.committed_ms, stores=earlier.stores
         )
-    return replace(partition, log_end=earlier.log_end)
+    log_end = earlier.log_end
+    if log_end is not None and partition.committed != earlier.committed:
+        # The offset is newer than the end: the log has grown meanwhile, and the offset is not beyond its end.
+        log_end = max(log_end, partition.committed or 0)
+    return replace(partition, log_end=log_end)
 
 
 def _stored(partition: PartitionView, stores: Mapping[Store, int]) -> PartitionView:

@@ -202,7 +202,7 @@ class Worker:
             await self._session.close()
             await self._server.close()
         if self._has_joined and self._failure is None:
-            log.info("group %s: this worker has stopped in order, and given its work back", self._settings.group)
+            log.info("group %s: this worker has stopped its work in order", self._settings.group)
 
 
 def _process(settings: WorkerSettings, metrics: Metrics, runtime: Runtime) -> ProcessContext:

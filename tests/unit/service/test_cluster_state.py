@@ -95,6 +95,25 @@ def test_a_refresh_keeps_what_brokers_have_told() -> None:
     assert [each.log_end for each in after.partitions] == [each.log_end for each in before.partitions]
 
 
+def test_an_offset_is_not_beyond_an_end_that_was_read_before_it() -> None:
+    """A group that commits while it rebalances has no problem. An offset that was beyond the end before still is."""
+    history = ClusterHistory()
+
+    def at(offset: int) -> Snapshot:
+        return {**HEALTHY, "/consumers/g/offsets/t/0": Znode(b"%d" % offset, modified_ms=PLANNED_MS)}
+
+    history.take(loaded(HEALTHY), 0.5)
+    after = history.refresh([view_group("g", at(15))], LATER_MS + 100).groups["g"]
+    assert (after.findings, after.view.partitions[0].lag) == ((), 0)
+    after = history.take(loaded(HEALTHY), 0.5, ["g"]).groups["g"]
+    assert (after.findings, after.view.partitions[0].committed) == ((), 15)
+    for status in (
+        history.take(loaded(at(15)), 0.5).groups["g"],
+        history.refresh([view_group("g", at(15))], LATER_MS + 100).groups["g"],
+    ):
+        assert [each.kind for each in status.findings] == ["beyond-end"]
+
+
 def test_a_view_of_the_plan_alone_keeps_owners_and_findings() -> None:
     """
     A member that joins gets what the plan moves to it, and one that has left owns nothing. Owners that are older than

@@ -14,7 +14,7 @@ from tests.helpers.commands import Running
 
 pytestmark = pytest.mark.unit
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 #: A command whose coroutine blocks the event loop. A thread says when the first signal was noticed.
 BLOCKED = """
@@ -45,9 +45,9 @@ def restored() -> Iterator[None]:
         signal.signal(each, handler)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, status: int) -> None:
-    """The first signal, SIGINT or SIGTERM, restores the default handlers, so any second signal ends the process."""
+    """The first signal restores the default handlers, so any second signal ends the process."""
     ending = BlockingTermination()
     assert (ending.asked.is_set(), ending.status) == (False, None)
     signal.raise_signal(number)
@@ -55,7 +55,7 @@ def test_the_first_signal_requests_the_end_and_the_second_kills(number: int, sta
     assert {signal.getsignal(each) for each in SIGNALS} == {signal.SIG_DFL}
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 async def test_the_first_signal_cancels_the_task_and_the_second_kills(number: int, status: int) -> None:
     """Python's own handler of SIGINT would wait for tasks that do not end."""
 
@@ -103,6 +103,16 @@ def test_a_signal_wakes_an_idle_loop() -> None:
         assert command.end(signal.SIGTERM) == 143
 
 
+def test_an_ignored_signal_stays_ignored() -> None:
+    """``nohup`` has a command ignore the end of its terminal."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    ending = BlockingTermination()
+    signal.raise_signal(signal.SIGHUP)
+    assert (ending.asked.is_set(), ending.status) == (False, None)
+    signal.raise_signal(signal.SIGTERM)
+    assert (ending.status, signal.getsignal(signal.SIGHUP)) == (143, signal.SIG_IGN)
+
+
 def test_a_command_that_has_ended_leaves_the_default_handlers() -> None:
     """A signal after the end of the event loop is not passed to that loop."""
 
@@ -110,4 +120,5 @@ def test_a_command_that_has_ended_leaves_the_default_handlers() -> None:
         Termination()
 
     asyncio.run(command())
-    assert [signal.getsignal(each) for each in SIGNALS] == [signal.default_int_handler, signal.SIG_DFL]
+    defaults = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
+    assert [signal.getsignal(each) for each in SIGNALS] == defaults

@@ -1,5 +1,7 @@
 """Files of offsets: what is written is read back, in each format, and each mistake is named with its line."""
 
+import errno
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -123,6 +125,18 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "o.json").read_text() == "precious"
     with pytest.raises(ConfigError, match="cannot be written: No such file"):
         write_offsets_file(tmp_path / "missing" / "o.json", "new")
+
+
+def test_no_part_of_a_file_is_left_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was changed then, and the file would be taken for one that restores something."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(ConfigError, match="cannot be written: No space left"):
+        write_offsets_file(tmp_path / "restore.json", "{}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_name_of_a_restore_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

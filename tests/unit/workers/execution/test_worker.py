@@ -98,7 +98,7 @@ async def test_the_interface_is_announced_when_the_worker_has_joined(
     expected = [f"group loaders: joining by {waits_for}"]
     if joins:
         expected += [f"the REST interface of this worker is at {made.url}"]
-        expected += ["group loaders: this worker has stopped in order, and given its work back"]
+        expected += ["group loaders: this worker has stopped its work in order"]
     assert caplog.messages == expected
 
 
