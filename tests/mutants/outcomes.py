@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "batches without a leader fail in ever deeper calls",
         "clients/produce/sender.py",
-        "loop.call_soon(self._failed, queue, ",
+        "asyncio.get_running_loop().call_soon(self._failed, queue, ",
         "self._failed(queue, ",
         "tests/unit/clients/produce/test_sender.py",
     ),
