@@ -22,7 +22,7 @@ import asyncio, os, signal, threading, time
 from kiel_groups.cli.terminal.termination import Termination
 
 def watch():
-    while signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    while signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:  # the last one that gets its default handler
         time.sleep(0.01)
     print("noticed", flush=True)
 
@@ -38,8 +38,9 @@ asyncio.run(command())
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Restore the handlers of the signals."""
+    """Restore the handlers of the signals. Below ``nohup``, tests and their processes would ignore SIGHUP."""
     before = {each: signal.getsignal(each) for each in SIGNALS}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
