@@ -135,7 +135,8 @@ async def test_a_drain_ends_with_values_that_were_declared_finished(monkeypatch:
     A drain ends if ``commit_offsets()`` has marked the later values as finished, and only earlier, unclaimed values
     remain. The drain drops the unclaimed values.
     """
-    give_up_within(monkeypatch, 0.01)
+    # A busy machine may need more than 10 ms until the drain begins.
+    give_up_within(monkeypatch, 0.3)
     bench = DeliveryBench()
     finished = received_call()
     bench.fetcher.add(P0, 10)
