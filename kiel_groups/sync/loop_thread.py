@@ -225,11 +225,6 @@ class LoopThread:
         return os.getpid() != self._pid
 
     @property
-    def started(self) -> bool:
-        """Whether a call has started the loop, which may have ended since."""
-        return self._thread is not None
-
-    @property
     def stopped(self) -> bool:
         """Whether the loop has ended or is about to end, by ``stop`` or by an exception."""
         return self._stopped

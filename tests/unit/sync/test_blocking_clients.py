@@ -151,7 +151,7 @@ def test_an_unused_client_starts_no_thread_at_the_exit_of_the_interpreter(client
     """From Python 3.12 on, no thread can start at the exit. A client that was not used needs none."""
     unused = client("127.0.0.1:1")
     unused._end_at_exit()
-    assert not unused._thread.started
+    assert unused._thread._thread is None
     with pytest.raises(ClosedError):
         unused._thread.run(asyncio.sleep(0))
 

@@ -81,7 +81,7 @@ def test_a_call_after_a_thread_that_did_not_start_starts_another(monkeypatch: py
         with pytest.raises(RuntimeError, match="can't start new thread"):
             thread.run(coroutine)
     coroutine.close()
-    assert not thread.started
+    assert thread._thread is None
     with thread:
         assert thread.run(answer()) == 42
 
