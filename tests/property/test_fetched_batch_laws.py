@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set, message_steps
-from tests.helpers.message_sets import WAYS, message_sets, reading
+from kiel_groups.wire.message_sets.decoder import message_steps
+from tests.helpers.message_sets import WAYS, decode_message_set, message_sets, reading
 
 pytestmark = pytest.mark.property
 

@@ -67,44 +67,6 @@ _MOST_KEPT_BYTES = 4 * _PIECE_BYTES
 Piece = tuple[Buffer, int, int]
 
 
-def decode_message_set(
-    message_set: Buffer, topic_partition: TopicPartition, position: int, *, max_decompressed_bytes: int
-) -> list[Record]:
-    """
-    Decode the message set of a fetch from one partition.
-
-    Args:
-        message_set: The set as received. The decoder drops an unfinished message or a filler message (see
-            ``FetchRequest``) at the end of the set.
-        topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. The decoder skips older records of a wrapper.
-        max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
-
-    Returns:
-        Records by ascending offset, up to the first message that cannot be read, or that exceeds the rest of
-        ``max_decompressed_bytes``. The next fetch begins with that message. The list is empty if the set is empty or
-        has only older records.
-
-    Raises:
-        PartialMessage: There is no record to return, and the set ends with the beginning of a message.
-        NoRecords: There is no record to return, and the log has no record before the error's ``next_offset``.
-        MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: No record precedes a message with a bad CRC, a bad magic, an unknown codec, a wrapper in its
-            content, an offset that does not ascend, or other damage. The error names topic, partition and offset.
-    """
-    if not COMPILED:
-        # aiokafka takes a while to import, so it is imported only where it is needed.
-        from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
-
-        return decode_uncompiled(bytes(message_set), topic_partition, position, max_decompressed_bytes)
-    found = _SetCheck(message_set, topic_partition, position)
-    pieces = tuple(filter(None, found.steps(max_decompressed_bytes)))
-    records = _messages.records(pieces, position, _LAST_OFFSET, Record, *topic_partition)
-    if not records:
-        found.raise_reason()
-    return records
-
-
 def decode_columns(
     message_set: Buffer,
     topic_partition: TopicPartition,
@@ -114,7 +76,7 @@ def decode_columns(
     end: int | None = None,
 ) -> Columns:
     """
-    Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
+    Decode the message set of a fetch from one partition.
 
     Args:
         message_set: The set as received. The decoder drops an unfinished message or a filler message (see
@@ -133,12 +95,13 @@ def decode_columns(
         PartialMessage: There is no message to return, and the set ends with the beginning of a message.
         NoRecords: There is no message to return, and the log has no record before the error's ``next_offset``.
         MessageTooLargeError: No message precedes a wrapper that unpacks to more than the limit.
-        ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
+        ProtocolError: No message precedes one with a bad CRC, a bad magic, an unknown codec, a wrapper in its content,
+            an offset that does not ascend, or other damage. The error names topic, partition and offset.
     """
     last_wanted = _LAST_OFFSET if end is None else end - 1
     budget = min(max_decompressed_bytes, _MOST_COLUMN_BYTES - len(message_set))
     if not COMPILED:
-        records = decode_message_set(message_set, topic_partition, position, max_decompressed_bytes=budget)
+        records = _decoded(message_set, topic_partition, position, budget)
         last_offset = records[-1].offset if records else position - 1
         wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
         return columns_of(wanted, min(last_offset, last_wanted) + 1)
@@ -406,8 +369,7 @@ def message_steps(
         unpacks a large wrapper. The caller may take this step on another thread.
 
     Raises:
-        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_message_set``, if there was no
-            run.
+        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_columns``, if there was no run.
     """
     if not COMPILED:
         yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
@@ -452,7 +414,7 @@ def _decoded_runs(
 ) -> Iterator[MessageRun]:
     records: list[Record] = []
     room = run_bytes
-    for record in decode_message_set(message_set, source, position, max_decompressed_bytes=max_decompressed_bytes):
+    for record in _decoded(message_set, source, position, max_decompressed_bytes):
         size = _size_of(record)
         if room < size and records:
             yield _DecodedRun(records)
@@ -461,3 +423,10 @@ def _decoded_runs(
         room -= size
     if records:
         yield _DecodedRun(records)
+
+
+def _decoded(message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int) -> list[Record]:
+    # aiokafka takes a while to import, so it is imported only where it is needed.
+    from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
+
+    return decode_uncompiled(bytes(message_set), source, position, max_decompressed_bytes)

@@ -14,10 +14,18 @@ from aiokafka.record.util import calc_crc32c
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import decoder
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage, NoRecords, PartialMessage, offset_and_size_at
-from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, filler, reading, with_flipped_bit
+from tests.helpers.message_sets import (
+    PLAIN,
+    REFUSED,
+    WAYS,
+    WRAPPED,
+    decode_message_set,
+    filler,
+    reading,
+    with_flipped_bit,
+)
 from tests.helpers.reference_codec import Message, decode, encode, int32, int64, message, wrapper
 from tests.helpers.reference_compression import NUMBERS
 
