@@ -113,16 +113,16 @@ class HookThreads:
 
         return call
 
-    def check_outside_listener(self, call: str) -> None:
+    def check_outside_listener(self) -> None:
         """
-        Check that a call is not made by a hook of the listener: the call would wait for the end of that hook.
+        Check that ``close()`` is not called by a hook of the listener: the close would wait for the end of that hook.
 
         Raises:
             IllegalStateError: A hook of the listener makes the call.
         """
         if (name := self._context().get(_LISTENER_HOOK)) is not None:
             raise IllegalStateError(
-                f"{call} was called in the listener's {name}, for whose end it waits; have another thread call it"
+                f"close() was called in the listener's {name}, for whose end it waits; have another thread call it"
             )
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], listener_hook: str | None) -> None:
@@ -308,7 +308,7 @@ class Blocking(Generic[C]):
         If another thread is already closing the client, ``close`` is still called: this call may shorten the close, and
         the close may wait for records that this thread has in flight.
         """
-        self._hooks.check_outside_listener("close()")
+        self._hooks.check_outside_listener()
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
 
         async def as_the_caller() -> None:

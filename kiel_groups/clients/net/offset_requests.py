@@ -66,7 +66,7 @@ async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
     for attempt in range(_TRIES):
         await asyncio.sleep(backoff.delay_s(attempt))
         try:
-            await _ask(cluster, OffsetFetchRequest(group, ()), _fetch_error)
+            await _fetch(cluster, group, ())
             return
         except BrokerConnectionError:
             # The broker is of 0.8.0, or down. Only a live broker answers the metadata request.
@@ -109,7 +109,7 @@ async def fetch_offsets(
         try:
             if attempt:
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
-            answers = await _ask(cluster, OffsetFetchRequest(group, waiting), _fetch_error)
+            answers = await _fetch(cluster, group, waiting)
         except (BrokerError, ProtocolError) as error:
             failure, again = error, {}
             continue
@@ -158,7 +158,7 @@ async def commit_offsets(
         try:
             if refresh_first:
                 await cluster.refresh({tp.topic for tp in waiting}, "commit")
-            answers |= await _ask(cluster, request, _commit_error)
+            answers |= await _ask(cluster, request, lambda answer: answer)
             refresh_first = True
         except (BrokerError, ProtocolError) as error:
             # The offsets may be stored or not. After a silent broker the next try goes to another broker. Any
@@ -197,12 +197,10 @@ async def _ask(
     return answers
 
 
-def _commit_error(answer: ErrorCode) -> ErrorCode:
-    return answer
-
-
-def _fetch_error(answer: FetchedOffset) -> ErrorCode:
-    return answer.error
+async def _fetch(
+    cluster: ClusterMetadata, group: str, partitions: tuple[TopicPartition, ...]
+) -> Mapping[TopicPartition, FetchedOffset]:
+    return await _ask(cluster, OffsetFetchRequest(group, partitions), lambda answer: answer.error)
 
 
 def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Metrics) -> None:
