@@ -112,11 +112,7 @@ async def find_offsets(
 
     Each try refreshes the metadata, then asks each leader and waits at most ``connect_timeout_ms`` for its answer.
 
-    Args:
-        cluster: As for ``list_offsets``.
-        partitions: As for ``list_offsets``.
-        at: As for ``list_offsets``.
-        patience_s: How long to retry for missing partitions, in seconds.
+    Missing partitions are retried for ``patience_s`` seconds. The other arguments are those of ``list_offsets``.
     """
     now_s = asyncio.get_running_loop().time
     # As with metadata, brokers answer from memory: one that takes longer than a handshake is stuck.

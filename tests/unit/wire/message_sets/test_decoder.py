@@ -352,14 +352,6 @@ def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
         encode_message_set([None], [b"v"], compression)
 
 
-@pytest.mark.parametrize(("key", "value"), [("text", b""), (None, "text"), (5, None)])
-def test_key_and_value_must_be_bytes(key: object, value: object) -> None:
-    """A key or value that is not bytes raises a ConfigError with the number of the message, and the types of both."""
-    kinds = f"{type(key).__name__} and {type(value).__name__}"
-    with pytest.raises(ConfigError, match=f"message 1: key and value are {kinds}; expected bytes or None"):
-        encode_message_set([None, key], [b"fine", value])  # type: ignore[list-item]
-
-
 #: Sets that do not show where the refused message ends, or whether it is one of Kafka 0.8.
 WITHOUT_BOUNDS = {"magic 1", "magic 2", "offset repeats", "offset falls", "offset is negative"} | {
     "size too small",
