@@ -176,6 +176,7 @@ class Client(Protocol):
 A = TypeVar("A")
 C = TypeVar("C", bound=Client)
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 #: How long the close of a client that is still open when the interpreter exits may take, in seconds.
@@ -389,26 +390,56 @@ def takes_arguments_of(
     return decorate
 
 
-def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a method that waits for the outcome of an asynchronous client's method."""
+def _calling(
+    method: Callable[Concatenate[A, P], R], run: Callable[[Blocking[Any], Callable[[], R]], T]
+) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a method that has ``run`` call a method of the asynchronous client."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._wait(method, self._client, *args, **kwargs)
+        return run(self, functools.partial(method, self._client, *args, **kwargs))
 
     return call
+
+
+def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a method that waits for the outcome of an asynchronous client's method."""
+    return _calling(method, Blocking._wait)
 
 
 def in_background(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], concurrent.futures.Future[T]]:
     """Return a method that starts an asynchronous client's method, and returns a future without waiting for it."""
+    return _calling(method, Blocking._begin)
 
-    @functools.wraps(method)
-    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
-        return self._begin(method, self._client, *args, **kwargs)
 
-    return call
+def until_closed(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[Blocking[Any], P], T | None]:
+    """
+    Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being closed.
+    """
+
+    def wait(self: Blocking[Any], begin: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            return self._wait(begin)
+        except ClosedError:
+            if not self._was_closed:
+                raise
+            return None
+
+    return _calling(method, wait)
+
+
+def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a method that calls a plain method of an asynchronous client on the client's loop."""
+    return _calling(method, Blocking._read_on_loop)
+
+
+def ending(method: Callable[Concatenate[A, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[Any], P], None]:
+    """Return a method that closes the asynchronous client, and then stops its loop."""
+    return _calling(method, Blocking._end)
 
 
 def takes_hook(
@@ -431,45 +462,6 @@ def takes_hook(
             hook = self._hooks.replace(argument, args[index])
             positional = (*args[:index], hook, *args[index + 1 :])
         return method(self, *positional, **kwargs)
-
-    return call
-
-
-def until_closed(
-    method: Callable[Concatenate[A, P], Awaitable[T]],
-) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """
-    Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being closed.
-    """
-
-    @functools.wraps(method)
-    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        try:
-            return self._wait(method, self._client, *args, **kwargs)
-        except ClosedError:
-            if not self._was_closed:
-                raise
-            return None
-
-    return call
-
-
-def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a method that calls a plain method of an asynchronous client on the client's loop."""
-
-    @functools.wraps(method)
-    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._read_on_loop(method, self._client, *args, **kwargs)
-
-    return call
-
-
-def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[C], P], None]:
-    """Return a method that closes the asynchronous client, and then stops its loop."""
-
-    @functools.wraps(method)
-    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self._end(functools.partial(method, self._client, *args, **kwargs))
 
     return call
 
