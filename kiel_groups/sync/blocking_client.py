@@ -36,11 +36,8 @@ HOOK_ARGUMENTS = frozenset({"listener", "on_bad_record", "callback", "default_of
 
 _REBALANCE_HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
 
-#: Whether the call in this context was made by a hook.
-_IN_HOOK: ContextVar[bool] = ContextVar("in_hook", default=False)
-
-#: The name of the listener's hook that made the call in this context, or None.
-_LISTENER_HOOK: ContextVar[str | None] = ContextVar("listener_hook", default=None)
+#: The hook that made the call in this context: the name of a listener's hook, "" for another hook, or None.
+_HOOK: ContextVar[str | None] = ContextVar("hook", default=None)
 
 
 class HookThreads:
@@ -104,8 +101,8 @@ class HookThreads:
 
         @functools.wraps(function)
         async def call(*args: Any) -> None:
-            name = call.__name__ if kind == "listener" else None
-            if _IN_HOOK.get():
+            name = call.__name__ if kind == "listener" else ""
+            if _HOOK.get() is not None:
                 await self._run(function, args, name)
             else:
                 async with self._locks[kind]:
@@ -120,18 +117,17 @@ class HookThreads:
         Raises:
             IllegalStateError: A hook of the listener makes the call.
         """
-        if (name := self._context().get(_LISTENER_HOOK)) is not None:
+        if name := self._context().get(_HOOK):
             raise IllegalStateError(
                 f"close() was called in the listener's {name}, for whose end it waits; have another thread call it"
             )
 
-    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], listener_hook: str | None) -> None:
+    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], name: str) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
-            self._context().run(_IN_HOOK.set, True)
-            self._context().run(_LISTENER_HOOK.set, listener_hook)
+            self._context().run(_HOOK.set, name)
             try:
                 outcome.set_result(function(*args))
             except BaseException as error:
