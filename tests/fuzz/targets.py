@@ -96,7 +96,6 @@ def _in_rows(way: str, data: bytes, shape: _Shape) -> list[object]:
             SOURCE,
             shape.position,
             max_decompressed_bytes=LIMIT,
-            run_bytes=shape.run_bytes + 1,
             announced_bytes=64,
         )
         found = [run for run in steps if run is not None]
@@ -112,7 +111,7 @@ def _in_rows(way: str, data: bytes, shape: _Shape) -> list[object]:
         return [Record(*SOURCE, *row) for row in zip(rows.offsets, keys, values, strict=True)]
 
     found: list[object] = []
-    with reading(way):
+    with reading(way, shape.run_bytes + 1):
         for decode in (runs, columns):
             try:
                 found.append(decode())

@@ -29,11 +29,13 @@ WAYS = ["compiled", "uncompiled"] if decoder.COMPILED else ["uncompiled"]
 
 
 @contextmanager
-def reading(way: str) -> Iterator[None]:
-    """Use the implementation ``way`` of the decoder and the encoder during the block."""
+def reading(way: str, run_bytes: int = decoder.RUN_BYTES) -> Iterator[None]:
+    """Use the implementation ``way`` of the decoder and the encoder, and runs of this size, during the block."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (decoder, encoder):
             patch.setattr(module, "COMPILED", way == "compiled")
+        patch.setattr(decoder, "RUN_BYTES", run_bytes)
+        patch.setattr(decoder, "_PIECE_BYTES", min(run_bytes, decoder._PIECE_BYTES))
         yield
 
 

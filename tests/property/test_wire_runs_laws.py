@@ -38,19 +38,10 @@ def decoded(data: bytes, position: int) -> list[Record] | type[Exception]:
         return type(error)
 
 
-def in_runs(
-    data: bytes, position: int, run_bytes: int, announced_bytes: int | None
-) -> list[MessageRun] | type[Exception]:
+def in_runs(data: bytes, position: int, announced_bytes: int | None) -> list[MessageRun] | type[Exception]:
     """Return the runs of a set, or the class of the error. The set is overwritten before the records are made."""
     received = bytearray(data)
-    steps = message_steps(
-        received,
-        SOURCE,
-        position,
-        max_decompressed_bytes=LIMIT,
-        run_bytes=run_bytes,
-        announced_bytes=announced_bytes,
-    )
+    steps = message_steps(received, SOURCE, position, max_decompressed_bytes=LIMIT, announced_bytes=announced_bytes)
     try:
         return [run for run in steps if run is not None]
     except (PartialMessage, ProtocolError) as error:
@@ -71,7 +62,9 @@ def test_the_runs_of_a_set_have_its_records(
     """
     for way in WAYS:
         with reading(way):
-            wanted, found = decoded(data, position), in_runs(data, position, run_bytes, announced_bytes)
+            wanted = decoded(data, position)
+        with reading(way, run_bytes):
+            found = in_runs(data, position, announced_bytes)
             if not isinstance(found, list):
                 assert found is wanted, way
                 continue

@@ -127,7 +127,6 @@ class _SetCheck:
     source: TopicPartition
     position: int
     last_wanted: int = _LAST_OFFSET
-    piece_bytes: int = _PIECE_BYTES
     #: A wrapper that is larger than this, packed or unpacked, is announced. With None, no wrapper is announced.
     announced_bytes: int | None = None
     #: The offset of the last message that was read, or skipped inside a wrapper.
@@ -151,7 +150,7 @@ class _SetCheck:
         view = memoryview(data)
         try:
             while not self.passed:
-                start, window = self.stop, _window(data, self.stop, self.piece_bytes)
+                start, window = self.stop, _window(data, self.stop)
                 self.stop, self.last_offset, verdict = _messages.check(
                     data, start, window, self.last_offset, self.last_wanted
                 )
@@ -219,7 +218,7 @@ class _SetCheck:
         size, stop, last_offset, source = len(content), 0, self.last_offset, self.source
         try:
             while stop < size:
-                start, window = stop, _window(content, stop, self.piece_bytes)
+                start, window = stop, _window(content, stop)
                 stop, last_offset, verdict = _messages.check(content, start, window, last_offset, _LAST_OFFSET)
                 if verdict != _messages.STOPPED:
                     _refuse(verdict, content, stop, source)
@@ -247,14 +246,14 @@ class _SetCheck:
             raise unfinished_message(self.data, self.stop, self.source, self.position)
 
 
-def _window(data: Buffer, start: int, piece_bytes: int) -> int:
+def _window(data: Buffer, start: int) -> int:
     """
     Return the position where the check of a piece must end, if the piece begins at ``start``.
 
-    The position is ``piece_bytes`` after ``start``, or the end of the first message if that message is longer. The
+    The position is ``_PIECE_BYTES`` after ``start``, or the end of the first message if that message is longer. The
     position is never beyond the end of the data.
     """
-    size, end = len(data), start + piece_bytes
+    size, end = len(data), start + _PIECE_BYTES
     if start + OVERHEAD_BYTES <= size:
         end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
     return min(end, size)
@@ -347,7 +346,6 @@ def message_steps(
     position: int,
     *,
     max_decompressed_bytes: int,
-    run_bytes: int = RUN_BYTES,
     announced_bytes: int | None = None,
 ) -> Iterator[MessageRun | None]:
     """
@@ -360,7 +358,6 @@ def message_steps(
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
-        run_bytes: The largest uncompressed size of a run. A run with a single message may be larger.
         announced_bytes: The size, packed or unpacked, above which a wrapper is announced. With None, no wrapper is
             announced.
 
@@ -372,17 +369,11 @@ def message_steps(
         PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_columns``, if there was no run.
     """
     if not COMPILED:
-        yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
+        yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes)
         return
-    found = _SetCheck(
-        message_set,
-        topic_partition,
-        position,
-        piece_bytes=min(run_bytes, _PIECE_BYTES),
-        announced_bytes=announced_bytes,
-    )
+    found = _SetCheck(message_set, topic_partition, position, announced_bytes=announced_bytes)
     pieces: list[Piece] = []
-    is_empty, room, messages = True, run_bytes, 0
+    is_empty, room, messages = True, RUN_BYTES, 0
     for piece in found.steps(max_decompressed_bytes):
         if piece is None:
             yield None
@@ -391,7 +382,7 @@ def message_steps(
         size = stop - start
         if pieces and (room < size or messages >= _ENOUGH_MESSAGES):
             run = _CheckedRun(pieces, topic_partition, position)
-            pieces, room, messages = [], run_bytes, 0
+            pieces, room, messages = [], RUN_BYTES, 0
             if run.count:
                 is_empty = False
                 yield run
@@ -410,15 +401,15 @@ def message_steps(
 
 
 def _decoded_runs(
-    message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int, run_bytes: int
+    message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int
 ) -> Iterator[MessageRun]:
     records: list[Record] = []
-    room = run_bytes
+    room = RUN_BYTES
     for record in _decoded(message_set, source, position, max_decompressed_bytes):
         size = _size_of(record)
         if room < size and records:
             yield _DecodedRun(records)
-            records, room = [], run_bytes
+            records, room = [], RUN_BYTES
         records.append(record)
         room -= size
     if records:
