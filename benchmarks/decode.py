@@ -35,7 +35,7 @@ import click
 from benchmarks.peers import peer_environment
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import decoder
-from kiel_groups.wire.message_sets.decoder import decode_columns, decode_message_set
+from kiel_groups.wire.message_sets.decoder import decode_columns, message_steps
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
 
@@ -95,7 +95,8 @@ def ours(sets: Mapping[str, bytes], count: int, repetitions: int) -> dict[str, P
         return (time.perf_counter() - start) / repetitions
 
     def records(data: bytes) -> Sized:
-        return decode_message_set(data, source, 0, max_decompressed_bytes=MOST_BYTES)
+        runs = message_steps(data, source, 0, max_decompressed_bytes=MOST_BYTES)
+        return [record for run in runs if run is not None for record in run.records()]
 
     def columns(data: bytes) -> Sized:
         return decode_columns(data, source, 0, max_decompressed_bytes=MOST_BYTES)

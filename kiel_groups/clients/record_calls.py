@@ -75,7 +75,7 @@ class Lifecycle:
         running = running_loop() is not None
         if running:
             for connected in self.connections():
-                connected.reader.calls.check_outside("close()")
+                connected.reader.calls.check_outside()
             # Without a running loop, nothing tells when the time begins.
             self._limit.shorten(timeout_s)
         return running

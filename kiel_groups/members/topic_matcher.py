@@ -45,22 +45,17 @@ class TopicMatcher:
         If some topics cannot be compared now, ``is_complete`` is false. Of these topics, the result has those that
         matched ``before``.
         """
+        left = "some topics are not compared with it yet, because other patterns have taken the time"
         # A plan of an earlier term may still wait for its comparisons.
         async with self._comparing:
-            return await self._matches(patterns, topics, before)
-
-    async def _matches(
-        self, patterns: Collection[str], topics: Collection[str], before: Mapping[str, PatternMatch] | None
-    ) -> dict[str, PatternMatch]:
-        questions = self._known.questions(patterns, topics)
-        left = "some topics are not compared with it yet, because other patterns have taken the time"
-        if questions:
+            questions = self._known.questions(patterns, topics)
             try:
-                self._known.answered(questions, await self._runtime.compare_topics(questions))
+                if questions:
+                    self._known.answered(questions, await self._runtime.compare_topics(questions))
             except (OSError, RuntimeError, ValueError, TypeError) as error:
                 left = f"some topics are not compared with it yet, because the process that compares failed: {error}"
-        found = self._known.matches(left, before)
-        self.is_complete = not self._known.questions(patterns, topics)
+            found = self._known.matches(left, before)
+            self.is_complete = not self._known.questions(patterns, topics)
         problems = {pattern: match.problem for pattern, match in found.items() if match.problem}
         problems |= dict.fromkeys(set(patterns) - found.keys(), f"left out: {TOO_MANY}")
         for pattern, problem in sorted(problems.items() - self._reported.items()):

@@ -133,7 +133,7 @@ async def find_log_ends(
             await cluster.refresh({partition.topic for partition in partitions}, "asked")
             times_ms: dict[TopicPartition, int] = {}
             failures = await ask_leaders(cluster, partitions, at, found, times_ms=times_ms)
-            problem = str(failures[min(failures)].error) if failures else ""
+            problem = str(failures[min(failures)]) if failures else ""
             undated = found.keys() - times_ms.keys() if at >= 0 else ()
             return LogEnds(found, problem, times_ms, await segment_starts(cluster, undated))
     except TimeoutError:

@@ -46,8 +46,6 @@ from kiel_groups.wording import counted
 log = logging.getLogger(__name__)
 
 
-#: The assumed size of a message until one was read; if it is too large, the first answer has room for fewer ranges.
-_ASSUMED_BYTES = 1 << 10
 _MIN_SHARE_BYTES = 16 << 10
 #: The empty answers in a row after which messages below the high watermark count as lost. Fewer prove nothing: a broker
 #: reads its log before its high watermark, so an empty answer may be older than the watermark that it reports. A leader
@@ -98,7 +96,7 @@ class RangeReader:
         if self.needed_bytes:
             return FetchPosition(self.position, self.needed_bytes)
         # The log continues after the range: a smaller fetch keeps the broker from sending messages of no use.
-        rest_bytes = self.sizes.expected_bytes(self.range.end - self.position, _ASSUMED_BYTES)
+        rest_bytes = self.sizes.expected_bytes(self.range.end - self.position)
         return FetchPosition(self.position, min(share_bytes, rest_bytes))
 
     def take(

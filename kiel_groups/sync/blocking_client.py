@@ -36,11 +36,8 @@ HOOK_ARGUMENTS = frozenset({"listener", "on_bad_record", "callback", "default_of
 
 _REBALANCE_HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
 
-#: Whether the call in this context was made by a hook.
-_IN_HOOK: ContextVar[bool] = ContextVar("in_hook", default=False)
-
-#: The name of the listener's hook that made the call in this context, or None.
-_LISTENER_HOOK: ContextVar[str | None] = ContextVar("listener_hook", default=None)
+#: The hook that made the call in this context: the name of a listener's hook, "" for another hook, or None.
+_HOOK: ContextVar[str | None] = ContextVar("hook", default=None)
 
 
 class HookThreads:
@@ -104,8 +101,8 @@ class HookThreads:
 
         @functools.wraps(function)
         async def call(*args: Any) -> None:
-            name = call.__name__ if kind == "listener" else None
-            if _IN_HOOK.get():
+            name = call.__name__ if kind == "listener" else ""
+            if _HOOK.get() is not None:
                 await self._run(function, args, name)
             else:
                 async with self._locks[kind]:
@@ -113,25 +110,24 @@ class HookThreads:
 
         return call
 
-    def check_outside_listener(self, call: str) -> None:
+    def check_outside_listener(self) -> None:
         """
-        Check that a call is not made by a hook of the listener: the call would wait for the end of that hook.
+        Check that ``close()`` is not called by a hook of the listener: the close would wait for the end of that hook.
 
         Raises:
             IllegalStateError: A hook of the listener makes the call.
         """
-        if (name := self._context().get(_LISTENER_HOOK)) is not None:
+        if name := self._context().get(_HOOK):
             raise IllegalStateError(
-                f"{call} was called in the listener's {name}, for whose end it waits; have another thread call it"
+                f"close() was called in the listener's {name}, for whose end it waits; have another thread call it"
             )
 
-    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], listener_hook: str | None) -> None:
+    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], name: str) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
-            self._context().run(_IN_HOOK.set, True)
-            self._context().run(_LISTENER_HOOK.set, listener_hook)
+            self._context().run(_HOOK.set, name)
             try:
                 outcome.set_result(function(*args))
             except BaseException as error:
@@ -176,6 +172,7 @@ class Client(Protocol):
 A = TypeVar("A")
 C = TypeVar("C", bound=Client)
 P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 #: How long the close of a client that is still open when the interpreter exits may take, in seconds.
@@ -308,7 +305,7 @@ class Blocking(Generic[C]):
         If another thread is already closing the client, ``close`` is still called: this call may shorten the close, and
         the close may wait for records that this thread has in flight.
         """
-        self._hooks.check_outside_listener("close()")
+        self._hooks.check_outside_listener()
         context, propagating = self._caller_context(), sys.exc_info()[0] is not None
 
         async def as_the_caller() -> None:
@@ -389,26 +386,56 @@ def takes_arguments_of(
     return decorate
 
 
-def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a method that waits for the outcome of an asynchronous client's method."""
+def _calling(
+    method: Callable[Concatenate[A, P], R], run: Callable[[Blocking[Any], Callable[[], R]], T]
+) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a method that has ``run`` call a method of the asynchronous client."""
 
     @functools.wraps(method)
     def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._wait(method, self._client, *args, **kwargs)
+        return run(self, functools.partial(method, self._client, *args, **kwargs))
 
     return call
+
+
+def blocking(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a method that waits for the outcome of an asynchronous client's method."""
+    return _calling(method, Blocking._wait)
 
 
 def in_background(
     method: Callable[Concatenate[A, P], Awaitable[T]],
 ) -> Callable[Concatenate[Blocking[Any], P], concurrent.futures.Future[T]]:
     """Return a method that starts an asynchronous client's method, and returns a future without waiting for it."""
+    return _calling(method, Blocking._begin)
 
-    @functools.wraps(method)
-    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> concurrent.futures.Future[T]:
-        return self._begin(method, self._client, *args, **kwargs)
 
-    return call
+def until_closed(
+    method: Callable[Concatenate[A, P], Awaitable[T]],
+) -> Callable[Concatenate[Blocking[Any], P], T | None]:
+    """
+    Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being closed.
+    """
+
+    def wait(self: Blocking[Any], begin: Callable[[], Awaitable[T]]) -> T | None:
+        try:
+            return self._wait(begin)
+        except ClosedError:
+            if not self._was_closed:
+                raise
+            return None
+
+    return _calling(method, wait)
+
+
+def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
+    """Return a method that calls a plain method of an asynchronous client on the client's loop."""
+    return _calling(method, Blocking._read_on_loop)
+
+
+def ending(method: Callable[Concatenate[A, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[Any], P], None]:
+    """Return a method that closes the asynchronous client, and then stops its loop."""
+    return _calling(method, Blocking._end)
 
 
 def takes_hook(
@@ -431,45 +458,6 @@ def takes_hook(
             hook = self._hooks.replace(argument, args[index])
             positional = (*args[:index], hook, *args[index + 1 :])
         return method(self, *positional, **kwargs)
-
-    return call
-
-
-def until_closed(
-    method: Callable[Concatenate[A, P], Awaitable[T]],
-) -> Callable[Concatenate[Blocking[Any], P], T | None]:
-    """
-    Return a method that waits as a method of ``blocking`` does, and returns None if the client was or is being closed.
-    """
-
-    @functools.wraps(method)
-    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        try:
-            return self._wait(method, self._client, *args, **kwargs)
-        except ClosedError:
-            if not self._was_closed:
-                raise
-            return None
-
-    return call
-
-
-def immediate(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[Blocking[Any], P], T]:
-    """Return a method that calls a plain method of an asynchronous client on the client's loop."""
-
-    @functools.wraps(method)
-    def call(self: Blocking[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._read_on_loop(method, self._client, *args, **kwargs)
-
-    return call
-
-
-def ending(method: Callable[Concatenate[C, P], Awaitable[None]]) -> Callable[Concatenate[Blocking[C], P], None]:
-    """Return a method that closes the asynchronous client, and then stops its loop."""
-
-    @functools.wraps(method)
-    def call(self: Blocking[C], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self._end(functools.partial(method, self._client, *args, **kwargs))
 
     return call
 

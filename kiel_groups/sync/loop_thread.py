@@ -34,7 +34,7 @@ SIGNAL_S = 0.5
 
 
 class LoggedFuture(concurrent.futures.Future[_Result]):
-    """A future for work for which no caller has to wait. If an error is never retrieved, the future logs the error."""
+    """A future whose outcome no caller has to retrieve. An error that is never retrieved is logged."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

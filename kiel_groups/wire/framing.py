@@ -121,11 +121,8 @@ def decode_size(header: Buffer, limit: int, least: int = _INT32.size) -> int:
         least: The smallest response, in bytes: by default that of a correlation id.
 
     Raises:
-        ProtocolError: The header does not have four bytes, or the size is below the least or above the limit; or the
-            server speaks TLS.
+        ProtocolError: The size is below the least or above the limit; or the server speaks TLS.
     """
-    if len(header) != SIZE_BYTES:
-        raise ProtocolError(f"a frame begins with {SIZE_BYTES} bytes of size; {len(header)} given")
     size: int = _INT32.unpack(header)[0]
     if not least <= size <= limit:
         if is_tls(header):

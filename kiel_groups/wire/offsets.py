@@ -42,6 +42,11 @@ class FetchedOffset(NamedTuple):
 
 _OFFSETS = by_partition(structure(OffsetAndMetadata, INT64, STRING))
 _NO_VALUES = by_partition(FieldType[None](lambda reader: None, lambda writer, value: None, 0))
+_PARTITIONS = FieldType[tuple[TopicPartition, ...]](
+    lambda reader: tuple(_NO_VALUES.read(reader)),
+    lambda writer, partitions: _NO_VALUES.write(writer, dict.fromkeys(partitions)),
+    _NO_VALUES.least_bytes,
+)
 
 
 class _CommitRequest(Request[Mapping[TopicPartition, ErrorCode]]):
@@ -131,16 +136,11 @@ class OffsetFetchRequest(Request[Mapping[TopicPartition, FetchedOffset]]):
     """Read the committed offsets of some partitions from ZooKeeper, through any broker of 0.8.1 or later."""
 
     API_KEY, API_VERSION, ANSWER_NAME, NAMED = 9, 0, "an offset-fetch response", "partitions"
-    BODY = fields(group=STRING, numbers=_NO_VALUES)
+    BODY = fields(group=STRING, partitions=_PARTITIONS)
     ANSWER = by_partition(structure(FetchedOffset, INT64, NULLABLE_STRING, ERROR))
 
     group: str
     partitions: tuple[TopicPartition, ...]
-
-    @property
-    def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions as keys without values, from which the request encodes their topics and numbers."""
-        return dict.fromkeys(self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +174,9 @@ class OffsetDeleteRequest(Request[DeletedOffsets]):
     """
 
     API_KEY, API_VERSION, ANSWER_NAME = 47, 0, "an offset-delete response"
-    BODY = fields(group=STRING, numbers=_NO_VALUES)
+    BODY = fields(group=STRING, partitions=_PARTITIONS)
     # Unlike in other answers, the throttle time comes second.
     ANSWER = structure(DeletedOffsets, ERROR, throttled(by_partition(ERROR)))
 
     group: str
     partitions: tuple[TopicPartition, ...]
-
-    @property
-    def numbers(self) -> Mapping[TopicPartition, None]:
-        """The partitions as keys without values, from which the request encodes their topics and numbers."""
-        return dict.fromkeys(self.partitions)

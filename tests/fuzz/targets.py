@@ -23,7 +23,7 @@ from kiel_groups.wire import connect_protocol, consumer_protocol
 from kiel_groups.wire.codecs import codec_by_number
 from kiel_groups.wire.framing import SIZE_BYTES, decode_size, split_response
 from kiel_groups.wire.message_sets import decoder
-from kiel_groups.wire.message_sets.decoder import decode_columns, decode_message_set, message_steps
+from kiel_groups.wire.message_sets.decoder import decode_columns, message_steps
 from kiel_groups.wire.message_sets.encoder import _encode_uncompiled, encode_message_set
 from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
 from kiel_groups.wire.message_sets.record_columns import RecordColumns
@@ -34,6 +34,7 @@ from tests.helpers.message_sets import (
     WAYS,
     WRAPPED,
     assert_decoders_agree,
+    decode_message_set,
     filler,
     reading,
     with_valid_crcs,
@@ -87,10 +88,7 @@ _SHAPE = struct.Struct(">BHB")
 
 
 def _in_rows(way: str, data: bytes, shape: _Shape) -> list[object]:
-    """Return the records of a set as the three functions of a decoder return them, or the classes of their errors."""
-
-    def records() -> list[Any]:
-        return decode_message_set(data, SOURCE, shape.position, max_decompressed_bytes=LIMIT)
+    """Return the records of a set as the two functions of a decoder return them, or the classes of their errors."""
 
     def runs() -> list[Any]:
         steps = message_steps(
@@ -98,7 +96,6 @@ def _in_rows(way: str, data: bytes, shape: _Shape) -> list[object]:
             SOURCE,
             shape.position,
             max_decompressed_bytes=LIMIT,
-            run_bytes=shape.run_bytes + 1,
             announced_bytes=64,
         )
         found = [run for run in steps if run is not None]
@@ -114,8 +111,8 @@ def _in_rows(way: str, data: bytes, shape: _Shape) -> list[object]:
         return [Record(*SOURCE, *row) for row in zip(rows.offsets, keys, values, strict=True)]
 
     found: list[object] = []
-    with reading(way):
-        for decode in (records, runs, columns):
+    with reading(way, shape.run_bytes + 1):
+        for decode in (runs, columns):
             try:
                 found.append(decode())
             except (PartialMessage, NoRecords, ProtocolError) as error:

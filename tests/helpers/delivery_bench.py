@@ -40,6 +40,14 @@ def received_call() -> ConsumeCall:
 CALL = received_call()
 
 
+def open_gate() -> DeliveryGate:
+    """Return a gate that stays open for half an hour."""
+    gate, now_s = DeliveryGate(), Runtime().boot_time_s()
+    gate.grant(3_600_000, now_s)
+    gate.renew(now_s)
+    return gate
+
+
 class FakeFetcher:
     """Returns the batches that the test added, and drops the batches of partitions that are unassigned."""
 
@@ -195,10 +203,8 @@ class DeliveryBench:
         self.subscription = SubscriptionState()
         self.listener = RecordingListener()
         self.metrics = Metrics()
-        self.gate = DeliveryGate()
+        self.gate = open_gate()
         runtime = Runtime()
-        self.gate.grant(3_600_000, runtime.boot_time_s())
-        self.gate.renew(runtime.boot_time_s())
         self.calls = ListenerCalls(self.listener, self.metrics, lambda: self.subscription.listener)
         self.owned = OwnedRecords(
             cast(Fetcher, self.fetcher),

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader, Writer
+from tests.helpers.message_sets import decode_message_set
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
-from kiel_groups.model import TopicPartition
+from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import decoder, encoder
-from kiel_groups.wire.message_sets.decoder import decode_message_set
+from kiel_groups.wire.message_sets.decoder import message_steps
 from kiel_groups.wire.message_sets.message_layout import NoRecords, PartialMessage
+from kiel_groups.wire.primitives import Buffer
 from tests.helpers.reference_codec import Message, blob, decode, encode, int32, int64, message, raw_message, wrapper
 from tests.helpers.reference_compression import NUMBERS, RefusedError
 
@@ -28,12 +29,22 @@ WAYS = ["compiled", "uncompiled"] if decoder.COMPILED else ["uncompiled"]
 
 
 @contextmanager
-def reading(way: str) -> Iterator[None]:
-    """Use the implementation ``way`` of the decoder and the encoder during the block."""
+def reading(way: str, run_bytes: int = decoder.RUN_BYTES) -> Iterator[None]:
+    """Use the implementation ``way`` of the decoder and the encoder, and runs of this size, during the block."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (decoder, encoder):
             patch.setattr(module, "COMPILED", way == "compiled")
+        patch.setattr(decoder, "RUN_BYTES", run_bytes)
+        patch.setattr(decoder, "_PIECE_BYTES", min(run_bytes, decoder._PIECE_BYTES))
         yield
+
+
+def decode_message_set(
+    message_set: Buffer, source: TopicPartition, position: int, *, max_decompressed_bytes: int
+) -> list[Record]:
+    """Return the records of a message set, as a consumer creates them: run by run."""
+    runs = message_steps(message_set, source, position, max_decompressed_bytes=max_decompressed_bytes)
+    return [record for run in runs if run is not None for record in run.records()]
 
 
 def with_flipped_bit(data: bytes, position: int) -> bytes:

@@ -171,7 +171,7 @@ def check_steps(shell: Shell, found: Iterable[Step], before: Callable[[Step], ob
             if is_as_shown or not _READING.match(step.command) or time.monotonic() > end_s:
                 break
             time.sleep(0.2)
-        # A text, because pytest shortens the values of an assertion, so that what differs may not be among what it shows.
+        # A text, because pytest shortens the values of an assertion, and may leave out what differs.
         assert is_as_shown, "\n".join([step.command, *step.shown, f"status {status}, printed:", *printed, shell.logs()])
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kiel_groups.clients.producer import Producer
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from tests.helpers.fake_broker import FakeBroker
+from tests.helpers.message_sets import decode_message_set
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -13,8 +13,8 @@ from kiel_groups.clients import SingleConsumer
 from kiel_groups.embedded import Cluster
 from kiel_groups.model import TopicPartition
 from kiel_groups.wire.message_sets import decoder
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
+from tests.helpers.message_sets import decode_message_set
 
 pytestmark = [
     pytest.mark.integration,

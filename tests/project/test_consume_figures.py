@@ -23,7 +23,7 @@ from benchmarks.delivery.watched_process import ClientFailure, Measurement
 from benchmarks.members.latencies import STAMP_DIGITS, Latencies
 from benchmarks.members.progress import Progress
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
+from tests.helpers.message_sets import decode_message_set
 
 pytestmark = pytest.mark.unit
 

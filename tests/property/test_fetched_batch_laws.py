@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kiel_groups.clients.fetch.partition_fetch import FetchedBatch, PartitionFetch
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set, message_steps
-from tests.helpers.message_sets import WAYS, message_sets, reading
+from kiel_groups.wire.message_sets.decoder import message_steps
+from tests.helpers.message_sets import WAYS, decode_message_set, message_sets, reading
 
 pytestmark = pytest.mark.property
 
@@ -60,7 +60,8 @@ def test_parts_in_each_form_are_the_records(
     for way in WAYS:
         with reading(way):
             wanted = decode_message_set(data, SOURCE, position, max_decompressed_bytes=LIMIT)
-            runs = list(message_steps(data, SOURCE, position, max_decompressed_bytes=LIMIT, run_bytes=run_bytes))
+        with reading(way, run_bytes):
+            runs = list(message_steps(data, SOURCE, position, max_decompressed_bytes=LIMIT))
         state = PartitionFetch(SOURCE, 1, position)
         state.buffered.extend(FetchedBatch(SOURCE, run, 1, run.size_bytes) for run in runs)
         for most, back, form in steps:

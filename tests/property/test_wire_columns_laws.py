@@ -12,10 +12,18 @@ from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import decoder
 from kiel_groups.wire.message_sets.columns import BinaryColumn
-from kiel_groups.wire.message_sets.decoder import decode_columns, decode_message_set
+from kiel_groups.wire.message_sets.decoder import decode_columns
 from kiel_groups.wire.message_sets.message_layout import PartialMessage
 from tests.helpers.examples import examples
-from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
+from tests.helpers.message_sets import (
+    WAYS,
+    decode_message_set,
+    garbage_with_crc,
+    hostile_lengths,
+    message_sets,
+    mutated,
+    reading,
+)
 
 pytestmark = pytest.mark.property
 

@@ -8,10 +8,18 @@ from hypothesis import strategies as st
 
 from kiel_groups.errors import ProtocolError
 from kiel_groups.model import Record, TopicPartition
-from kiel_groups.wire.message_sets.decoder import MessageRun, decode_message_set, message_steps
+from kiel_groups.wire.message_sets.decoder import MessageRun, message_steps
 from kiel_groups.wire.message_sets.message_layout import PartialMessage
 from tests.helpers.examples import examples
-from tests.helpers.message_sets import WAYS, garbage_with_crc, hostile_lengths, message_sets, mutated, reading
+from tests.helpers.message_sets import (
+    WAYS,
+    decode_message_set,
+    garbage_with_crc,
+    hostile_lengths,
+    message_sets,
+    mutated,
+    reading,
+)
 
 pytestmark = pytest.mark.property
 
@@ -30,19 +38,10 @@ def decoded(data: bytes, position: int) -> list[Record] | type[Exception]:
         return type(error)
 
 
-def in_runs(
-    data: bytes, position: int, run_bytes: int, announced_bytes: int | None
-) -> list[MessageRun] | type[Exception]:
+def in_runs(data: bytes, position: int, announced_bytes: int | None) -> list[MessageRun] | type[Exception]:
     """Return the runs of a set, or the class of the error. The set is overwritten before the records are made."""
     received = bytearray(data)
-    steps = message_steps(
-        received,
-        SOURCE,
-        position,
-        max_decompressed_bytes=LIMIT,
-        run_bytes=run_bytes,
-        announced_bytes=announced_bytes,
-    )
+    steps = message_steps(received, SOURCE, position, max_decompressed_bytes=LIMIT, announced_bytes=announced_bytes)
     try:
         return [run for run in steps if run is not None]
     except (PartialMessage, ProtocolError) as error:
@@ -63,7 +62,9 @@ def test_the_runs_of_a_set_have_its_records(
     """
     for way in WAYS:
         with reading(way):
-            wanted, found = decoded(data, position), in_runs(data, position, run_bytes, announced_bytes)
+            wanted = decoded(data, position)
+        with reading(way, run_bytes):
+            found = in_runs(data, position, announced_bytes)
             if not isinstance(found, list):
                 assert found is wanted, way
                 continue

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from os import PathLike
 from ssl import SSLContext
-from typing import Any, ParamSpec, TypedDict, Unpack
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from kiel_groups.broker_security import check_security
 from kiel_groups.config import KAFKA_PORT, BrokerConfig, check_name, is_number, is_whole, parse_hosts
@@ -19,6 +19,7 @@ from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.codecs import codec_by_name, codec_by_number
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 #: Settings of kafka-python and aiokafka, and the argument of this package that has the same meaning.
 _RENAMED = {
@@ -232,11 +233,7 @@ def times_of(given: object, call: str) -> dict[TopicPartition, int]:
             ConfigError.
         ConfigError: A time is negative, or beyond the largest time of the protocol.
     """
-    if not isinstance(given, Mapping):
-        raise ArgumentTypeError(
-            f"{call}: {given!r} given; expected a dict of TopicPartition(topic, number) to milliseconds since 1970"
-        )
-    return {partition_of(partition, call): _time_of(time, f"{call}: {partition}") for partition, time in given.items()}
+    return _by_partition(given, call, "milliseconds since 1970", _time_of)
 
 
 def _time_of(given: object, where: str) -> int:
@@ -260,13 +257,13 @@ def offsets_of(given: object, call: str) -> dict[TopicPartition, OffsetAndMetada
             an OffsetAndMetadata, or a tuple of an offset and a text. Or an offset is negative, or beyond the largest
             offset of the protocol.
     """
+    return _by_partition(given, call, "the next offset to read", _offset_of)
+
+
+def _by_partition(given: object, call: str, what: str, convert: Callable[[object, str], T]) -> dict[TopicPartition, T]:
     if not isinstance(given, Mapping):
-        raise ArgumentTypeError(
-            f"{call}: {given!r} given; expected a dict of TopicPartition(topic, number) to the next offset to read"
-        )
-    return {
-        partition_of(partition, call): _offset_of(value, f"{call}: {partition}") for partition, value in given.items()
-    }
+        raise ArgumentTypeError(f"{call}: {given!r} given; expected a dict of TopicPartition(topic, number) to {what}")
+    return {partition_of(each, call): convert(value, f"{call}: {each}") for each, value in given.items()}
 
 
 def _offset_of(given: object, where: str) -> OffsetAndMetadata:

@@ -201,11 +201,11 @@ class ListenerCalls:
         if unreported and (hook := self._hook("on_partitions_lost")) is not None:
             spawn(self._run_hook(hook, unreported, is_loss=True), "on_partitions_lost")
 
-    def check_outside(self, call: str) -> None:
+    def check_outside(self) -> None:
         """
-        Check that no running coroutine hook makes this call, because the call waits for the hook's end.
+        Check that no running coroutine hook calls ``close()``, which waits for the hook's end.
 
-        A hook that is a plain function cannot wait for the call, so it may make the call.
+        A hook that is a plain function cannot wait for the close, so it may call ``close()``.
 
         Raises:
             IllegalStateError: The hook makes the call.
@@ -213,7 +213,7 @@ class ListenerCalls:
         running = self._running
         if running is not None and running.is_coroutine and running.task is asyncio.current_task():
             raise IllegalStateError(
-                f"{call} was called in the listener's {running.name}, for whose end it waits; call it after the hook"
+                f"close() was called in the listener's {running.name}, for whose end it waits; call it after the hook"
                 " has returned, as by asyncio.get_running_loop().call_soon(consumer.close)"
             )
 

@@ -98,11 +98,7 @@ class FetchBuffer:
         state.buffered.append(item)
         if len(state.buffered) == 1 and not state.paused:
             self.ready.add(state)
-            self._feed(state)
-
-    def _feed(self, state: PartitionFetch) -> None:
-        """Record that a partition has a batch, so that its waiting callers no longer count as starving."""
-        self._starving.feed(state.topic_partition)
+            self._starving.feed(state.topic_partition)
 
     def _count(self, state: PartitionFetch, size_bytes: int) -> None:
         self._bytes += size_bytes
@@ -169,7 +165,7 @@ class FetchBuffer:
             state.paused = False
             if state.buffered:
                 self.ready.add(state)
-                self._feed(state)
+                self._starving.feed(state.topic_partition)
 
     def put_back(self, state: PartitionFetch, batch: FetchedBatch, taken: int) -> None:
         """
@@ -181,7 +177,7 @@ class FetchBuffer:
         if not state.paused:
             self.ready.remove(state)
             self.ready.add_first(state)
-            self._feed(state)
+            self._starving.feed(state.topic_partition)
 
     def skip(self, state: PartitionFetch, offset: int) -> None:
         """Drop the record at ``offset``, if it is the next record of a paused partition."""

@@ -29,6 +29,8 @@ from kiel_groups.wire.message_sets.record_columns import RecordColumns
 
 #: Added to the expected size of a rest: message sizes vary, and another fetch costs more than this.
 _SPARE_BYTES = 4 << 10
+#: The assumed size of a message until one was read.
+_ASSUMED_BYTES = 1 << 10
 #: Sizes are averaged over the last messages: beyond this many offsets, older ones lose half of their weight.
 _MOST_OFFSETS = 1 << 17
 
@@ -55,16 +57,10 @@ class MessageSizes:
             self.read_bytes //= 2
             self.read_offsets //= 2
 
-    def expected_bytes(self, offsets: int, assumed: int) -> int:
-        """
-        Return how many bytes to request in order to get the messages of this many offsets, with some spare.
-
-        Args:
-            offsets: The number of offsets.
-            assumed: The size of one message, used until a message was read.
-        """
+    def expected_bytes(self, offsets: int) -> int:
+        """Return how many bytes to request in order to get the messages of this many offsets, with some spare."""
         measured = self.read_offsets > 0
-        expected = offsets * self.read_bytes // self.read_offsets if measured else offsets * assumed
+        expected = offsets * self.read_bytes // self.read_offsets if measured else offsets * _ASSUMED_BYTES
         return expected + expected // 8 + _SPARE_BYTES
 
 
@@ -290,8 +286,6 @@ class FetchedBatch:
 #: to a thread and back some 0.1 ms. What producers of 0.8 send by default is smaller.
 LARGE_WRAPPER_BYTES = 1 << 20
 
-#: The assumed size of a message until one was read.
-_ASSUMED_BYTES = 1 << 10
 #: After this many answers, the mark is replaced: the log may soon delete the message of the former mark.
 _MARKED_ANSWERS = 4096
 #: The pause after empty answers, for brokers that do not wait (``max_wait_ms`` or ``min_bytes`` of 0).
@@ -459,7 +453,7 @@ class PartitionFetch:
     def rest_bytes(self) -> int:
         """The number of bytes to request in order to get all messages up to the high watermark."""
         rest = max(0, (self.high_watermark or 0) - self.position)
-        return self.sizes.expected_bytes(rest, _ASSUMED_BYTES)
+        return self.sizes.expected_bytes(rest)
 
     def runs(self, message_set: bytes | memoryview, most_bytes: int) -> Iterator[MessageRun | None]:
         """

@@ -109,7 +109,6 @@ class ClusterMetadata:
         names_unknown: Whether a request may name topics that the brokers may not know; brokers with
             ``auto.create.topics.enable`` then create these topics. If False, a request asks for all topics instead, if
             a topic is not known or ``listing`` is not reliable.
-        random: Returns numbers uniform in [0, 1), for the jitter of backoff.
     """
 
     def __init__(
@@ -119,12 +118,10 @@ class ClusterMetadata:
         *,
         broker_source: BrokerSource | None = None,
         names_unknown: bool = False,
-        random: Callable[[], float] = random.random,
     ) -> None:
         self.config = config
         self._metrics = metrics
         self._names_unknown = names_unknown
-        self._random = random
         self._backoff = self.new_backoff()
         self._pool = ConnectionPool(config, metrics, self._lost)
         self._brokers: dict[int, HostPort] = {}
@@ -237,7 +234,7 @@ class ClusterMetadata:
 
     def new_backoff(self) -> Backoff:
         """Return the delays of an action that retries requests: ``backoff_ms`` to ``max_backoff_ms``, with jitter."""
-        return Backoff(self.config.backoff_ms / 1000, self.config.max_backoff_ms / 1000, shortening(self._random))
+        return Backoff(self.config.backoff_ms / 1000, self.config.max_backoff_ms / 1000, shortening(random.random))
 
     async def partitions_of(self, topic: str) -> tuple[int, ...]:
         """
@@ -299,12 +296,7 @@ class ClusterMetadata:
         known = self._topics.get(topic)
         if known is None or not known.partitions:
             return None
-        now_s = time.monotonic()
-        if (
-            (now_s - known.seen_s) * 1000 > self.config.metadata_max_age_ms
-            and self._refresh_in_flight is None
-            and now_s >= self._not_before_s
-        ):
+        if self._is_old(known) and self._refresh_in_flight is None and time.monotonic() >= self._not_before_s:
             spawn(self._renew(topic), f"metadata refresh of {topic}")
         return known.partitions
 

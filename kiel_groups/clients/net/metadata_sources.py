@@ -185,8 +185,8 @@ class MetadataSources:
         """
         Move a ``live`` broker that did not answer last, if there is such a broker, to the front of the order.
 
-        A broker that is cut off from ZooKeeper keeps answering with its old metadata. Other brokers do not list that
-        broker as live. So that broker is not asked any more once another broker has answered. See also ``knows_last``.
+        A broker that is cut off from ZooKeeper keeps answering with its old metadata. The metadata of any other broker
+        do not list it as live, so it is not asked any more after that broker's answer. See also ``knows_last``.
         """
         self.demote(self.last)
         others = [address for address in self._addresses if address in live]

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from kiel_groups.clients.calls.eager_methods import spawn
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
-from kiel_groups.errors import BrokerError, KielGroupsError
+from kiel_groups.errors import BrokerError, KielGroupsError, RetriableBrokerError
 from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
@@ -50,13 +50,6 @@ T = TypeVar("T")
 At: TypeAlias = int | Mapping[TopicPartition, int]
 
 
-class Failure(NamedTuple):
-    """The reason why the offset of a partition was not found, and whether another try may find it."""
-
-    error: KielGroupsError
-    retriable: bool
-
-
 class LogRange(NamedTuple):
     """The first offset in a partition's log, and the offset of the next message."""
 
@@ -87,7 +80,7 @@ async def list_offsets(
     missing = frozenset(partitions)
     await cluster.await_topics(sorted({tp.topic for tp in missing if cluster.leader_of(tp) is None}))
     found: dict[TopicPartition, int] = {}
-    failures: dict[TopicPartition, Failure] = {}
+    failures: Mapping[TopicPartition, KielGroupsError] = {}
     backoff = cluster.new_backoff()
     for attempt in range(_TRIES):
         if attempt:
@@ -98,10 +91,10 @@ async def list_offsets(
         if not missing:
             return found
         _log_missing(failures)
-        for failure in failures.values():
-            if not failure.retriable:
-                raise failure.error
-    raise failures[min(missing)].error
+        for error in failures.values():
+            if not error.retriable:
+                raise error
+    raise failures[min(missing)]
 
 
 async def policy_offsets(cluster: ClusterMetadata, partitions: Iterable[TopicPartition], policy: str) -> LogOffsets:
@@ -119,11 +112,7 @@ async def find_offsets(
 
     Each try refreshes the metadata, then asks each leader and waits at most ``connect_timeout_ms`` for its answer.
 
-    Args:
-        cluster: As for ``list_offsets``.
-        partitions: As for ``list_offsets``.
-        at: As for ``list_offsets``.
-        patience_s: How long to retry for missing partitions, in seconds.
+    Missing partitions are retried for ``patience_s`` seconds. The other arguments are those of ``list_offsets``.
     """
     now_s = asyncio.get_running_loop().time
     # As with metadata, brokers answer from memory: one that takes longer than a handshake is stuck.
@@ -136,13 +125,13 @@ async def find_offsets(
             await cluster.refresh({tp.topic for tp in missing}, "offsets")
             failures = await ask_leaders(cluster, missing, at, found, timeout_ms)
         except KielGroupsError as error:
-            failures = dict.fromkeys(missing - found.keys(), Failure(error, error.retriable))
+            failures = dict.fromkeys(missing - found.keys(), error)
         missing = frozenset(failures)
         pause_s = backoff.next_s()
         if not missing or now_s() + pause_s > until_s:
             if missing:
                 _log_missing(failures)
-            return LogOffsets(found, {tp: failure.error for tp, failure in failures.items()})
+            return LogOffsets(found, failures)
         await asyncio.sleep(pause_s)
 
 
@@ -159,9 +148,9 @@ async def log_range(cluster: ClusterMetadata, partition: TopicPartition) -> LogR
     return LogRange(starts[partition], ends[partition])
 
 
-def _log_missing(failures: Mapping[TopicPartition, Failure]) -> None:
+def _log_missing(failures: Mapping[TopicPartition, KielGroupsError]) -> None:
     missing, first = counted(failures, "partition"), next(iter(failures.values()))
-    log.info("offsets of %s are missing, the first because: %s", missing, first.error)
+    log.info("offsets of %s are missing, the first because: %s", missing, first)
 
 
 async def ask_leaders(
@@ -171,18 +160,18 @@ async def ask_leaders(
     found: dict[TopicPartition, int],
     timeout_ms: int | None = None,
     times_ms: dict[TopicPartition, int] | None = None,
-) -> dict[TopicPartition, Failure]:
+) -> dict[TopicPartition, KielGroupsError]:
     """
-    Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the failures.
+    Ask all leaders once, concurrently. Add offsets to ``found`` as leaders answer, and return the errors of the other
+    partitions. Another try may find an offset if its error is retriable.
 
     If ``times_ms`` is given, add the timestamps of the messages that were found for a time, if they have timestamps.
     """
     times_ms = {} if times_ms is None else times_ms
-    failures: dict[TopicPartition, Failure] = {}
+    failures: dict[TopicPartition, KielGroupsError] = {}
     led, leaderless = by_leader(cluster, partitions)
     if leaderless:
-        missing = await cluster.leaderless(leaderless, _WHAT)
-        failures = {tp: Failure(error, True) for tp, error in missing.items()}
+        failures |= await cluster.leaderless(leaderless, _WHAT)
 
     async def ask(leader: int) -> None:
         for tp, result in (await _ask_leader(cluster, leader, led[leader], at, timeout_ms, times_ms)).items():
@@ -193,7 +182,7 @@ async def ask_leaders(
 
     await asyncio.gather(*map(ask, led))
     cluster.drop_overrides(failures)
-    if any(getattr(each.error, "code", None) == UNKNOWN_TOPIC_OR_PARTITION.number for each in failures.values()):
+    if any(getattr(each, "code", None) == UNKNOWN_TOPIC_OR_PARTITION.number for each in failures.values()):
         cluster.listing.doubt()
     return failures
 
@@ -239,14 +228,14 @@ async def _ask_leader(
     at: At,
     timeout_ms: int | None,
     times_ms: dict[TopicPartition, int],
-) -> dict[TopicPartition, int | Failure]:
+) -> dict[TopicPartition, int | KielGroupsError]:
     times = dict.fromkeys(partitions, at) if isinstance(at, int) else {tp: at[tp] for tp in partitions}
     try:
         if any(time >= 0 for time in times.values()) and await cluster.knows(leader, ListOffsetsRequestV1):
             return await _ask_by_message(cluster, leader, times, timeout_ms, times_ms)
         return await _ask_by_segment(cluster, leader, times, timeout_ms)
     except KielGroupsError as error:
-        return dict.fromkeys(partitions, Failure(error, error.retriable))
+        return dict.fromkeys(partitions, error)
 
 
 async def _ask_by_message(
@@ -255,10 +244,10 @@ async def _ask_by_message(
     times: Mapping[TopicPartition, int],
     timeout_ms: int | None,
     times_ms: dict[TopicPartition, int],
-) -> dict[TopicPartition, int | Failure]:
+) -> dict[TopicPartition, int | KielGroupsError]:
     """Ask a leader of 0.10.1 or later for offsets by time. Add the timestamps of the found messages to ``times_ms``."""
 
-    async def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | Failure | None]:
+    async def ask(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | KielGroupsError | None]:
         answer = await cluster.send(leader, ListOffsetsRequestV1(times), timeout_ms=timeout_ms)
         times_ms.update((p, each.timestamp) for p, each in answer.items() if times.get(p, 0) > 0 <= each.timestamp)
         return {tp: _read_found(tp, answer.get(tp), time) for tp, time in times.items()}
@@ -280,7 +269,7 @@ async def _ask_by_message(
 
 async def _ask_by_segment(
     cluster: ClusterMetadata, leader: int, times: Mapping[TopicPartition, int], timeout_ms: int | None
-) -> dict[TopicPartition, int | Failure]:
+) -> dict[TopicPartition, int | KielGroupsError]:
     request = ListOffsetsRequest({tp: OffsetQuery(time) for tp, time in times.items()})
     answer = await cluster.send(leader, request, timeout_ms=timeout_ms)
     results = {tp: _read(tp, answer.get(tp), time) for tp, time in times.items()}
@@ -289,33 +278,35 @@ async def _ask_by_segment(
     return _known(results) | earliest
 
 
-def _known(results: Mapping[TopicPartition, int | Failure | None]) -> dict[TopicPartition, int | Failure]:
+def _known(
+    results: Mapping[TopicPartition, int | KielGroupsError | None],
+) -> dict[TopicPartition, int | KielGroupsError]:
     return {tp: result for tp, result in results.items() if result is not None}
 
 
-def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | Failure | None:
+def _read(tp: TopicPartition, listed: ListedOffsets | None, at: int) -> int | KielGroupsError | None:
     """Return the offset that a leader listed, or the failure, or None if no segment is older than time ``at``."""
     if listed is None or listed.error != NO_ERROR:
         return _failure(tp, None if listed is None else listed.error)
     if listed.offsets:
         return listed.offsets[0]
-    return None if at >= 0 else Failure(BrokerError(f"{_what(tp)}: the leader's answer is empty"), True)
+    return None if at >= 0 else RetriableBrokerError(f"{_what(tp)}: the leader's answer is empty")
 
 
-def _read_found(tp: TopicPartition, found: FoundOffset | None, at: int) -> int | Failure | None:
+def _read_found(tp: TopicPartition, found: FoundOffset | None, at: int) -> int | KielGroupsError | None:
     """Return the offset that was found, or the failure, or None if no message has time ``at`` or a later time."""
     if found is None or (found.error != NO_ERROR and found.error.number != WITHOUT_TIMES):
         return _failure(tp, None if found is None else found.error)
     return None if at >= 0 and found.offset == NO_MESSAGE else found.offset
 
 
-def _failure(tp: TopicPartition, error: ErrorCode | None) -> Failure:
+def _failure(tp: TopicPartition, error: ErrorCode | None) -> BrokerError:
     if error is None:
-        return Failure(BrokerError(f"{_what(tp)}: the leader's answer leaves it out"), True)
+        return RetriableBrokerError(f"{_what(tp)}: the leader's answer leaves it out")
     if error == OFFSET_OUT_OF_RANGE:
         # The request names no offset, so the broker has a problem: no position is out of range.
-        return Failure(BrokerError(f"{_what(tp)}: {error}", code=error.number), False)
-    return Failure(error.exception(_what(tp)), error.retriable)
+        return BrokerError(f"{_what(tp)}: {error}", code=error.number)
+    return error.exception(_what(tp))
 
 
 def _what(tp: TopicPartition) -> str:

@@ -28,11 +28,13 @@ from kiel_groups.wire.error_codes import (
     NO_ERROR,
     OFFSET_METADATA_TOO_LARGE,
     UNKNOWN,
+    UNKNOWN_MEMBER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.offsets import FetchedOffset, OffsetCommitRequest, OffsetFetchRequest
+from kiel_groups.wire.primitives import LONGEST_STRING
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
@@ -45,8 +47,10 @@ _TRIES = 6
 #: How long one broker may take for an offset request, in milliseconds. The broker only reads or writes ZooKeeper.
 ANSWER_MS = 1_500
 
-#: The longest text that the protocol can carry.
-LONGEST_TEXT_BYTES = 32_767
+_LIVE_GROUP = (
+    "brokers coordinate a group of this name, and take commits of its members only; stop those consumers, or choose"
+    " another group"
+)
 
 #: The answers that are not retried: the offset was found, or the partition probably has none.
 _SETTLED = (NO_ERROR, UNKNOWN_TOPIC_OR_PARTITION)
@@ -66,7 +70,7 @@ async def check_offset_api(cluster: ClusterMetadata, group: str) -> None:
     for attempt in range(_TRIES):
         await asyncio.sleep(backoff.delay_s(attempt))
         try:
-            await _ask(cluster, OffsetFetchRequest(group, ()), _fetch_error)
+            await _fetch(cluster, group, ())
             return
         except BrokerConnectionError:
             # The broker is of 0.8.0, or down. Only a live broker answers the metadata request.
@@ -109,7 +113,7 @@ async def fetch_offsets(
         try:
             if attempt:
                 await cluster.refresh({tp.topic for tp in waiting}, "offsets")
-            answers = await _ask(cluster, OffsetFetchRequest(group, waiting), _fetch_error)
+            answers = await _fetch(cluster, group, waiting)
         except (BrokerError, ProtocolError) as error:
             failure, again = error, {}
             continue
@@ -148,7 +152,7 @@ async def commit_offsets(
     answers: dict[TopicPartition, ErrorCode] = dict.fromkeys(offsets, UNKNOWN)
     waiting = dict(offsets)
     refresh_first = False
-    if len(metadata.encode()) > LONGEST_TEXT_BYTES:
+    if len(metadata.encode()) > LONGEST_STRING:
         _warn_of_metadata(group, metadata)
         metadata = ""
     backoff = cluster.new_backoff()
@@ -158,7 +162,7 @@ async def commit_offsets(
         try:
             if refresh_first:
                 await cluster.refresh({tp.topic for tp in waiting}, "commit")
-            answers |= await _ask(cluster, request, _commit_error)
+            answers |= await _ask(cluster, request, lambda answer: answer)
             refresh_first = True
         except (BrokerError, ProtocolError) as error:
             # The offsets may be stored or not. After a silent broker the next try goes to another broker. Any
@@ -172,7 +176,7 @@ async def commit_offsets(
         waiting = {tp: offsets[tp] for tp, error in answers.items() if _may_pass(error)}
         if not waiting:
             break
-    _report(group, answers, metrics)
+    report_refused(group, metrics, {tp: error for tp, error in answers.items() if error != NO_ERROR})
     return answers
 
 
@@ -197,28 +201,24 @@ async def _ask(
     return answers
 
 
-def _commit_error(answer: ErrorCode) -> ErrorCode:
-    return answer
+async def _fetch(
+    cluster: ClusterMetadata, group: str, partitions: tuple[TopicPartition, ...]
+) -> Mapping[TopicPartition, FetchedOffset]:
+    return await _ask(cluster, OffsetFetchRequest(group, partitions), lambda answer: answer.error)
 
 
-def _fetch_error(answer: FetchedOffset) -> ErrorCode:
-    return answer.error
-
-
-def _report(group: str, answers: Mapping[TopicPartition, ErrorCode], metrics: Metrics) -> None:
-    refused: dict[ErrorCode, list[TopicPartition]] = {}
-    for tp, error in answers.items():
-        if error != NO_ERROR:
-            refused.setdefault(error, []).append(tp)
-    for error, partitions in refused.items():
-        metrics.count("commits_refused", len(partitions), error=error.name)
+def report_refused(group: str, metrics: Metrics, refused: Mapping[TopicPartition, ErrorCode]) -> None:
+    """Count and log the offsets that a broker refuses to store, with the reason."""
+    for code in sorted(set(refused.values()), key=lambda each: each.number):
+        partitions = [partition for partition, each in refused.items() if each == code]
+        metrics.count("commits_refused", len(partitions), error=code.name)
         log.error(
             "group %s: the offsets of %s, first %s, were not stored: %s: %s",
             group,
             counted(partitions, "partition"),
             min(partitions),
-            error,
-            error.hint,
+            code,
+            _LIVE_GROUP if code == UNKNOWN_MEMBER_ID else code.hint,
         )
 
 

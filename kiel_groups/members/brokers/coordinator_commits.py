@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kiel_groups.backoff import Backoff
+from kiel_groups.clients.net.offset_requests import report_refused
 from kiel_groups.errors import CommitFailedError, KielGroupsError, SessionLostError
 from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.group.offset_tracker import OffsetTracker
@@ -26,7 +27,6 @@ from kiel_groups.members.brokers.offset_requests import (
     LONGEST_READ_PAUSE_S,
     REPEATED,
     read_offsets,
-    report_refused,
 )
 from kiel_groups.members.offsets.owned_offsets import Written
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
@@ -38,14 +38,12 @@ from kiel_groups.wire.error_codes import (
     error_code,
 )
 from kiel_groups.wire.offsets import OffsetCommitRequestV2
+from kiel_groups.wire.primitives import LONGEST_STRING
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import Renew
 
 log = logging.getLogger(__name__)
 
-
-#: The longest text that the protocol can carry.
-_LONGEST_TEXT_BYTES = 32_767
 
 #: The share of the session timeout that a read may take before it is repeated.
 _READ_SHARE = 1 / 3
@@ -156,7 +154,7 @@ class CoordinatorOffsets:
             CommitFailedError: As ``commit``.
         """
         by_s = self._runtime.boot_time_s() + self._timeout_s
-        if len(metadata.encode()) > _LONGEST_TEXT_BYTES:
+        if len(metadata.encode()) > LONGEST_STRING:
             metadata = ""
         waiting, backoff = dict(offsets), Backoff(FIRST_READ_PAUSE_S, LONGEST_READ_PAUSE_S)
         done: dict[TopicPartition, int] = {}

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 
 from kiel_groups.backoff import Backoff
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
+from kiel_groups.clients.net.offset_requests import report_refused
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
@@ -30,13 +31,12 @@ from kiel_groups.wire.error_codes import (
     NOT_ENOUGH_REPLICAS,
     NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     OFFSET_METADATA_TOO_LARGE,
-    UNKNOWN_MEMBER_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode,
 )
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.offsets import OFFSETS_TOPIC, FetchedOffset, OffsetCommitRequestV1, OffsetFetchRequestV1
-from kiel_groups.wording import counted, some
+from kiel_groups.wording import some
 
 log = logging.getLogger(__name__)
 
@@ -236,27 +236,7 @@ class StoredInKafka:
             self._coordinator, self._doubted = None, self._coordinator
 
 
-def report_refused(group: str, metrics: Metrics, refused: Mapping[TopicPartition, ErrorCode]) -> None:
-    """Count and log the offsets that a coordinator refuses to store, with the reason."""
-    for code in sorted(set(refused.values()), key=lambda each: each.number):
-        partitions = [partition for partition, each in refused.items() if each == code]
-        metrics.count("commits_refused", len(partitions), error=code.name)
-        log.error(
-            "group %s: the offsets of %s, first %s, were not stored: %s: %s",
-            group,
-            counted(partitions, "partition"),
-            min(partitions),
-            code,
-            _LIVE_GROUP if code == UNKNOWN_MEMBER_ID else code.hint,
-        )
-
-
 _REFUSED = StoreAnswer.REFUSED
-
-_LIVE_GROUP = (
-    "brokers coordinate a group of this name, and take commits of its members only; stop those consumers, or choose"
-    " another group"
-)
 
 
 def _meaning(code: ErrorCode | None) -> StoreAnswer:

@@ -21,6 +21,7 @@ from kiel_groups.members.offsets.topic_incarnations import TopicIncarnations
 from kiel_groups.members.offsets.zookeeper_store import OffsetZnodes
 from kiel_groups.members.partition_handler import LogOffsets, StoreAnswer
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.primitives import LONGEST_STRING
 from kiel_groups.wording import counted, some
 from kiel_groups.zookeeper.fenced_writes import FencedWriter, Renew, give_up
 from kiel_groups.zookeeper.session import Node
@@ -46,9 +47,6 @@ REREAD_S = 1.5
 
 #: The first and the longest pause before a commit is repeated, in seconds.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-
-#: The longest text that the protocol can carry.
-_LONGEST_TEXT_BYTES = 32_767
 
 #: Offsets in Kafka have no versions.
 _VERSION = 0
@@ -274,7 +272,7 @@ def _new(offset: int, state: PartitionOffsets) -> NewOffset:
 
 def _noted(note: CommitNote, text: str) -> str:
     noted = note.after(text)
-    return noted if len(noted.encode()) <= _LONGEST_TEXT_BYTES else note.after("")
+    return noted if len(noted.encode()) <= LONGEST_STRING else note.after("")
 
 
 def _created(stored: OffsetAndMetadata) -> int | None:

@@ -67,44 +67,6 @@ _MOST_KEPT_BYTES = 4 * _PIECE_BYTES
 Piece = tuple[Buffer, int, int]
 
 
-def decode_message_set(
-    message_set: Buffer, topic_partition: TopicPartition, position: int, *, max_decompressed_bytes: int
-) -> list[Record]:
-    """
-    Decode the message set of a fetch from one partition.
-
-    Args:
-        message_set: The set as received. The decoder drops an unfinished message or a filler message (see
-            ``FetchRequest``) at the end of the set.
-        topic_partition: The partition that the set belongs to.
-        position: The offset of the fetch. The decoder skips older records of a wrapper.
-        max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
-
-    Returns:
-        Records by ascending offset, up to the first message that cannot be read, or that exceeds the rest of
-        ``max_decompressed_bytes``. The next fetch begins with that message. The list is empty if the set is empty or
-        has only older records.
-
-    Raises:
-        PartialMessage: There is no record to return, and the set ends with the beginning of a message.
-        NoRecords: There is no record to return, and the log has no record before the error's ``next_offset``.
-        MessageTooLargeError: No record precedes a wrapper that unpacks to more than ``max_decompressed_bytes``.
-        ProtocolError: No record precedes a message with a bad CRC, a bad magic, an unknown codec, a wrapper in its
-            content, an offset that does not ascend, or other damage. The error names topic, partition and offset.
-    """
-    if not COMPILED:
-        # aiokafka takes a while to import, so it is imported only where it is needed.
-        from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
-
-        return decode_uncompiled(bytes(message_set), topic_partition, position, max_decompressed_bytes)
-    found = _SetCheck(message_set, topic_partition, position)
-    pieces = tuple(filter(None, found.steps(max_decompressed_bytes)))
-    records = _messages.records(pieces, position, _LAST_OFFSET, Record, *topic_partition)
-    if not records:
-        found.raise_reason()
-    return records
-
-
 def decode_columns(
     message_set: Buffer,
     topic_partition: TopicPartition,
@@ -114,7 +76,7 @@ def decode_columns(
     end: int | None = None,
 ) -> Columns:
     """
-    Decode the message set of a fetch from one partition, with the checks of ``decode_message_set``.
+    Decode the message set of a fetch from one partition.
 
     Args:
         message_set: The set as received. The decoder drops an unfinished message or a filler message (see
@@ -133,12 +95,13 @@ def decode_columns(
         PartialMessage: There is no message to return, and the set ends with the beginning of a message.
         NoRecords: There is no message to return, and the log has no record before the error's ``next_offset``.
         MessageTooLargeError: No message precedes a wrapper that unpacks to more than the limit.
-        ProtocolError: No message precedes data that cannot be read. The error names topic, partition and offset.
+        ProtocolError: No message precedes one with a bad CRC, a bad magic, an unknown codec, a wrapper in its content,
+            an offset that does not ascend, or other damage. The error names topic, partition and offset.
     """
     last_wanted = _LAST_OFFSET if end is None else end - 1
     budget = min(max_decompressed_bytes, _MOST_COLUMN_BYTES - len(message_set))
     if not COMPILED:
-        records = decode_message_set(message_set, topic_partition, position, max_decompressed_bytes=budget)
+        records = _decoded(message_set, topic_partition, position, budget)
         last_offset = records[-1].offset if records else position - 1
         wanted = records[: bisect_left(records, last_wanted + 1, key=attrgetter("offset"))]
         return columns_of(wanted, min(last_offset, last_wanted) + 1)
@@ -164,7 +127,6 @@ class _SetCheck:
     source: TopicPartition
     position: int
     last_wanted: int = _LAST_OFFSET
-    piece_bytes: int = _PIECE_BYTES
     #: A wrapper that is larger than this, packed or unpacked, is announced. With None, no wrapper is announced.
     announced_bytes: int | None = None
     #: The offset of the last message that was read, or skipped inside a wrapper.
@@ -188,7 +150,7 @@ class _SetCheck:
         view = memoryview(data)
         try:
             while not self.passed:
-                start, window = self.stop, _window(data, self.stop, self.piece_bytes)
+                start, window = self.stop, _window(data, self.stop)
                 self.stop, self.last_offset, verdict = _messages.check(
                     data, start, window, self.last_offset, self.last_wanted
                 )
@@ -256,7 +218,7 @@ class _SetCheck:
         size, stop, last_offset, source = len(content), 0, self.last_offset, self.source
         try:
             while stop < size:
-                start, window = stop, _window(content, stop, self.piece_bytes)
+                start, window = stop, _window(content, stop)
                 stop, last_offset, verdict = _messages.check(content, start, window, last_offset, _LAST_OFFSET)
                 if verdict != _messages.STOPPED:
                     _refuse(verdict, content, stop, source)
@@ -284,14 +246,14 @@ class _SetCheck:
             raise unfinished_message(self.data, self.stop, self.source, self.position)
 
 
-def _window(data: Buffer, start: int, piece_bytes: int) -> int:
+def _window(data: Buffer, start: int) -> int:
     """
     Return the position where the check of a piece must end, if the piece begins at ``start``.
 
-    The position is ``piece_bytes`` after ``start``, or the end of the first message if that message is longer. The
+    The position is ``_PIECE_BYTES`` after ``start``, or the end of the first message if that message is longer. The
     position is never beyond the end of the data.
     """
-    size, end = len(data), start + piece_bytes
+    size, end = len(data), start + _PIECE_BYTES
     if start + OVERHEAD_BYTES <= size:
         end = max(end, start + OVERHEAD_BYTES + offset_and_size_at(data, start)[1])
     return min(end, size)
@@ -384,7 +346,6 @@ def message_steps(
     position: int,
     *,
     max_decompressed_bytes: int,
-    run_bytes: int = RUN_BYTES,
     announced_bytes: int | None = None,
 ) -> Iterator[MessageRun | None]:
     """
@@ -397,7 +358,6 @@ def message_steps(
         topic_partition: The partition that the set belongs to.
         position: The offset of the fetch. The decoder skips older messages of a wrapper.
         max_decompressed_bytes: The largest number of bytes to which all wrappers together may unpack.
-        run_bytes: The largest uncompressed size of a run. A run with a single message may be larger.
         announced_bytes: The size, packed or unpacked, above which a wrapper is announced. With None, no wrapper is
             announced.
 
@@ -406,21 +366,14 @@ def message_steps(
         unpacks a large wrapper. The caller may take this step on another thread.
 
     Raises:
-        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_message_set``, if there was no
-            run.
+        PartialMessage, NoRecords, MessageTooLargeError, ProtocolError: As in ``decode_columns``, if there was no run.
     """
     if not COMPILED:
-        yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes, run_bytes)
+        yield from _decoded_runs(message_set, topic_partition, position, max_decompressed_bytes)
         return
-    found = _SetCheck(
-        message_set,
-        topic_partition,
-        position,
-        piece_bytes=min(run_bytes, _PIECE_BYTES),
-        announced_bytes=announced_bytes,
-    )
+    found = _SetCheck(message_set, topic_partition, position, announced_bytes=announced_bytes)
     pieces: list[Piece] = []
-    is_empty, room, messages = True, run_bytes, 0
+    is_empty, room, messages = True, RUN_BYTES, 0
     for piece in found.steps(max_decompressed_bytes):
         if piece is None:
             yield None
@@ -429,7 +382,7 @@ def message_steps(
         size = stop - start
         if pieces and (room < size or messages >= _ENOUGH_MESSAGES):
             run = _CheckedRun(pieces, topic_partition, position)
-            pieces, room, messages = [], run_bytes, 0
+            pieces, room, messages = [], RUN_BYTES, 0
             if run.count:
                 is_empty = False
                 yield run
@@ -448,16 +401,23 @@ def message_steps(
 
 
 def _decoded_runs(
-    message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int, run_bytes: int
+    message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int
 ) -> Iterator[MessageRun]:
     records: list[Record] = []
-    room = run_bytes
-    for record in decode_message_set(message_set, source, position, max_decompressed_bytes=max_decompressed_bytes):
+    room = RUN_BYTES
+    for record in _decoded(message_set, source, position, max_decompressed_bytes):
         size = _size_of(record)
         if room < size and records:
             yield _DecodedRun(records)
-            records, room = [], run_bytes
+            records, room = [], RUN_BYTES
         records.append(record)
         room -= size
     if records:
         yield _DecodedRun(records)
+
+
+def _decoded(message_set: Buffer, source: TopicPartition, position: int, max_decompressed_bytes: int) -> list[Record]:
+    # aiokafka takes a while to import, so it is imported only where it is needed.
+    from kiel_groups.wire.message_sets.python_decoder import decode_uncompiled
+
+    return decode_uncompiled(bytes(message_set), source, position, max_decompressed_bytes)

@@ -25,13 +25,10 @@ def encode_message_set(keys: list[bytes | None], values: list[bytes | None], com
             of one message. Brokers before 0.8.2 do not support lz4.
 
     Raises:
-        ConfigError: The codec is unknown, a key or value is neither bytes nor None, or the set takes over 2 GiB.
+        ConfigError: The codec is unknown, or the set takes over 2 GiB.
     """
     try:
         plain = _messages.encode(keys, values) if COMPILED else _encode_uncompiled(keys, values)
-    except TypeError as error:
-        pairs = enumerate(zip(keys, values, strict=True))
-        raise next(_refusal(number, *pair) for number, pair in pairs if not all(map(_is_blob, pair))) from error
     except OverflowError as error:
         raise ConfigError(f"a message set of {error}; at most 2,147,483,647 can be sent") from error
     if compression is None:
@@ -50,12 +47,3 @@ def _encode_uncompiled(keys: list[bytes | None], values: list[bytes | None]) -> 
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
         builder.append(number, None, key, value)
     return bytes(builder.build())
-
-
-def _is_blob(given: object) -> bool:
-    return given is None or isinstance(given, bytes)
-
-
-def _refusal(number: int, key: object, value: object) -> ConfigError:
-    kinds = f"{type(key).__name__} and {type(value).__name__}"
-    return ConfigError(f"message {number}: key and value are {kinds}; expected bytes or None")

@@ -43,7 +43,11 @@ _NOT_PLAIN = 0xFF00 | CODEC_BITS
 
 
 def decode_uncompiled(data: bytes, topic_partition: TopicPartition, position: int, budget: int) -> list[Record]:
-    """Decode a set as ``decode_message_set`` does. All wrappers together may unpack to ``budget`` bytes."""
+    """
+    Return the records of a set at and after ``position``, with the checks of ``decode_columns``.
+
+    All wrappers together may unpack to ``budget`` bytes.
+    """
     records: list[Record] = []
     try:
         end = _decode_into(records, data, topic_partition, position, budget)

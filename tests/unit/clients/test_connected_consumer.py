@@ -22,10 +22,8 @@ from kiel_groups.errors import ConfigError, NoOffsetsError, NoZooKeeperError, Pr
 from kiel_groups.group.partition_offsets import PartitionOffsets, StartPosition
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.model import Batch, PartitionBatch, Record, TopicPartition
-from kiel_groups.zookeeper.delivery_gate import DeliveryGate
-from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit
-from tests.helpers.delivery_bench import next_values
+from tests.helpers.delivery_bench import next_values, open_gate
 from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
@@ -46,11 +44,7 @@ async def consumer_without_servers(max_wait_ms: int = 3_600_000) -> AsyncIterato
         coordination=ZooKeeperCoordination(ZooKeeperConfig(hosts="127.0.0.1:1")),
     )
     connected = ConnectedConsumer(settings, subscription)
-    gate = DeliveryGate()
-    now_s = Runtime().boot_time_s()
-    gate.grant(3_600_000, now_s)
-    gate.renew(now_s)
-    connected.member._handler.gate_changed(gate)
+    connected.member._handler.gate_changed(open_gate())
     try:
         yield connected
     finally:

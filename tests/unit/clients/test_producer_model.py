@@ -15,10 +15,10 @@ from kiel_groups.clients.produce import batches, sender
 from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import KielGroupsError, OutcomeUnknownError
 from kiel_groups.model import TopicPartition
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.primitives import Reader
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log, Request
+from tests.helpers.message_sets import decode_message_set
 from tests.helpers.producers import cancel_tasks, stored
 from tests.helpers.step_variants import on_python_steps
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from kiel_groups import clients, sync
 from kiel_groups.errors import ClosedError, ConfigError
+from tests.helpers.forks import assert_refused_in_fork
 
 pytestmark = pytest.mark.unit
 
@@ -103,17 +103,7 @@ def test_a_fork_of_the_process_does_not_affect_the_client() -> None:
     """A fork of the process does not affect the client: in the fork, a close does nothing, and a call is refused."""
     client = sync.Producer("127.0.0.1:1")
     assert client.unsent_count == 0
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            client.close()
-            client.connect()
-        except ClosedError as error:
-            status = 0 if "this is a fork of it" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_refused_in_fork(client.close, client.connect)
     assert not client.closing
     client.close()
 

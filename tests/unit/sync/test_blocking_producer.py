@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from kiel_groups.errors import ClosedError, ConfigError, OutcomeUnknownError
 from kiel_groups.sync import LoopThread, Producer, blocking_producer
 from kiel_groups.sync.blocking_producer import RecordFuture
 from tests.helpers.fake_broker import PRODUCE, FakeBroker, Fault, Log
+from tests.helpers.forks import assert_refused_in_fork
 from tests.helpers.producers import T0, T1, stored
 from tests.helpers.waiting import eventually_blocking
 
@@ -141,16 +141,7 @@ def test_a_fork_is_refused_while_records_are_handed_over(broker: FakeBroker) -> 
     producer = producer_of(broker)
     with busy(producer):
         future = producer.produce("t", b"x")
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                producer.produce("t", b"of the fork")
-            except ClosedError as error:
-                status = 0 if "this is a fork of it" in str(error) else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert_refused_in_fork(lambda: producer.produce("t", b"of the fork"))
     assert outcome(future) == ("t", 0, 1)
     producer.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from kiel_groups.sync.blocking_client import in_background
 from kiel_groups.sync.blocking_consumers import BlockingRecords, asked_behind
 from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
+from tests.helpers.forks import assert_refused_in_fork
 from tests.helpers.step_variants import STEPS, on_python_steps
 from tests.helpers.waiting import eventually_blocking
 
@@ -285,16 +285,7 @@ def test_a_fork_of_the_process_delivers_nothing(consumer: BenchConsumer) -> None
     bench.fetcher.add(P0, *range(10, 60))
     records = iter(consumer)
     assert [next(records).offset for _ in range(3)] == [10, 11, 12]
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            next(records)
-        except ClosedError as error:
-            status = 0 if "this is a fork of it" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_refused_in_fork(lambda: next(records))
     assert next(records).offset == 13
 
 

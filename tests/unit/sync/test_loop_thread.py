@@ -17,6 +17,7 @@ import pytest
 from kiel_groups.errors import ClosedError, ConfigError
 from kiel_groups.sync import LoopThread
 from kiel_groups.sync.loop_thread import _begin
+from tests.helpers.forks import assert_refused_in_fork
 
 pytestmark = pytest.mark.unit
 
@@ -243,17 +244,7 @@ def test_a_call_in_a_fork_of_the_process_is_refused(thread: LoopThread) -> None:
     fork does not affect the parent's thread.
     """
     thread.run(answer())
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            thread.stop()
-            thread.run(answer())
-        except ClosedError as error:
-            status = 0 if f"belongs to process {os.getppid()}, and this is a fork of it" in str(error) else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_refused_in_fork(thread.stop, lambda: thread.run(answer()))
     assert thread.run(answer()) == 42
 
 

@@ -13,7 +13,7 @@ import pytest
 from kiel_groups.errors import MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.codecs import LZ4, SNAPPY, codec_by_name
-from kiel_groups.wire.message_sets.decoder import decode_message_set
+from tests.helpers.message_sets import decode_message_set
 from tests.helpers.reference_codec import encode, message, wrapper
 from tests.helpers.reference_compression import (
     LZ4_MAGIC,

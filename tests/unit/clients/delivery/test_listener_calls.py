@@ -319,7 +319,7 @@ async def test_a_coroutine_hook_must_not_make_a_call_that_waits_for_it() -> None
 
     def try_it() -> None:
         try:
-            listener_calls.check_outside("close()")
+            listener_calls.check_outside()
             errors.append("")
         except IllegalStateError as error:
             errors.append(str(error))

@@ -26,8 +26,8 @@ from kiel_groups.group.partition_offsets import PartitionOffsets, PendingReset, 
 from kiel_groups.group.subscription import SubscriptionState
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import TopicPartition
-from kiel_groups.zookeeper.delivery_gate import DeliveryGate
 from kiel_groups.zookeeper.runtime import Runtime
+from tests.helpers.delivery_bench import open_gate
 from tests.helpers.fake_broker import FETCH, LIST_OFFSETS, FakeBroker, message_set
 from tests.helpers.waiting import eventually
 
@@ -45,10 +45,8 @@ class ResetBench:
     def __init__(self, broker: FakeBroker, policy: ResetPolicy, deserializer: Callable[[bytes], Any] | None) -> None:
         self.broker = broker
         self.metrics = Metrics()
-        self.gate = DeliveryGate()
+        self.gate = open_gate()
         runtime = Runtime()
-        self.gate.grant(3_600_000, runtime.boot_time_s())
-        self.gate.renew(runtime.boot_time_s())
         self.stored: list[int] = []
         self.failures: list[Exception] = []
         self.failed = asyncio.Event()

@@ -10,8 +10,7 @@ from kiel_groups.clients.delivery import record_loop as record_delivery
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.group.partition_offsets import PendingReset
 from kiel_groups.model import Record
-from kiel_groups.zookeeper.delivery_gate import DeliveryGate
-from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over
+from tests.helpers.delivery_bench import P0, P1, DeliveryBench, loop_over, open_gate
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = [pytest.mark.unit, pytest.mark.usefixtures("steps")]
@@ -65,9 +64,7 @@ async def test_each_session_has_its_gate() -> None:
     bench.fetcher.add(P0, *range(10, 20))
     loop = loop_over(bench)
     assert await offsets(loop, 3) == [10, 11, 12]
-    first, second = bench.gate, DeliveryGate()
-    second.grant(3_600_000, bench.owned.boot_time_s())
-    second.renew(bench.owned.boot_time_s())
+    first, second = bench.gate, open_gate()
     first.shut("session over")
     bench.handler.lost([P0])
     bench.handler.gate_changed(second)

@@ -16,9 +16,9 @@ KIB, MIB = 1 << 10, 1 << 20
 def test_the_size_of_a_rest_is_expected_from_what_was_read() -> None:
     """With an eighth and 4 KiB to spare. Without experience, each message has the assumed size."""
     sizes = MessageSizes()
-    assert sizes.expected_bytes(100, assumed=1_000) == 112_500 + 4 * KIB
+    assert sizes.expected_bytes(100) == 115_200 + 4 * KIB
     sizes.note(5_000, 50)
-    assert sizes.expected_bytes(80, assumed=1_000) == 9_000 + 4 * KIB
+    assert sizes.expected_bytes(80) == 9_000 + 4 * KIB
 
 
 def test_old_sizes_lose_their_weight() -> None:
@@ -28,7 +28,7 @@ def test_old_sizes_lose_their_weight() -> None:
         sizes.note(100_000, 1_000)
     for _ in range(300):
         sizes.note(1_000_000, 1_000)
-    assert 700_000 < sizes.expected_bytes(1_000, assumed=1) < 1_200_000
+    assert 700_000 < sizes.expected_bytes(1_000) < 1_200_000
 
 
 def test_an_answer_is_filled_with_the_first_partitions_that_fit() -> None:

@@ -14,10 +14,18 @@ from aiokafka.record.util import calc_crc32c
 from kiel_groups.errors import ConfigError, MessageTooLargeError, ProtocolError
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.wire.message_sets import decoder
-from kiel_groups.wire.message_sets.decoder import decode_message_set
 from kiel_groups.wire.message_sets.encoder import encode_message_set
 from kiel_groups.wire.message_sets.message_layout import DamagedMessage, NoRecords, PartialMessage, offset_and_size_at
-from tests.helpers.message_sets import PLAIN, REFUSED, WAYS, WRAPPED, filler, reading, with_flipped_bit
+from tests.helpers.message_sets import (
+    PLAIN,
+    REFUSED,
+    WAYS,
+    WRAPPED,
+    decode_message_set,
+    filler,
+    reading,
+    with_flipped_bit,
+)
 from tests.helpers.reference_codec import Message, decode, encode, int32, int64, message, wrapper
 from tests.helpers.reference_compression import NUMBERS
 
@@ -342,14 +350,6 @@ def test_unsupported_compression_is_the_callers_error(compression: str) -> None:
     expected = f"compression: '{compression}' is not supported; expected 'gzip', 'snappy', 'lz4' or None"
     with pytest.raises(ConfigError, match=expected):
         encode_message_set([None], [b"v"], compression)
-
-
-@pytest.mark.parametrize(("key", "value"), [("text", b""), (None, "text"), (5, None)])
-def test_key_and_value_must_be_bytes(key: object, value: object) -> None:
-    """A key or value that is not bytes raises a ConfigError with the number of the message, and the types of both."""
-    kinds = f"{type(key).__name__} and {type(value).__name__}"
-    with pytest.raises(ConfigError, match=f"message 1: key and value are {kinds}; expected bytes or None"):
-        encode_message_set([None, key], [b"fine", value])  # type: ignore[list-item]
 
 
 #: Sets that do not show where the refused message ends, or whether it is one of Kafka 0.8.
