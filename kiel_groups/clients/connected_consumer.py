@@ -441,6 +441,8 @@ class AssignedConsumer:
         self._renewal: asyncio.Task[None] | None = None
         #: Why partitions have no position; each is looked up again.
         self._failures: dict[TopicPartition, KielGroupsError] = {}
+        #: The partitions that this consumer has opened. A member that is leaving the group may have others open.
+        self._opened: set[TopicPartition] = set()
 
     async def start(self) -> None:
         """Connect to the brokers, and read the assigned partitions. If no broker answers, close the reader."""
@@ -461,7 +463,8 @@ class AssignedConsumer:
             return
         owned = self.reader.owned
         assigned, ready = self._subscription.assigned_partitions(), frozenset(owned.ready)
-        gone = (ready | self._subscription.offsets.open_partitions()) - assigned
+        gone = (ready | self._opened) - assigned
+        self._opened -= gone
         owned.ready.remove(gone)
         owned.drop(gone)
         owned.in_flight.stop_counting(gone)
@@ -489,6 +492,7 @@ class AssignedConsumer:
         if not state.is_manual() and (covered := frozenset(filter(state.covers, starts))):
             state.assign_from_subscribed(state.assigned_partitions() | covered)
         opened = state.open_unclaimed(starts, origin)
+        self._opened.update(opened)
         for partition in opened:
             self._failures.pop(partition, None)
         if opened and self._listener is not None:

@@ -371,12 +371,12 @@ class Commits:
 
     async def _commit_finished(self, connected: ConnectedConsumer) -> frozenset[TopicPartition]:
         tracker = self._lifecycle.subscription.offsets
-        due = tracker.commits().keys()
+        due = tracker.due()
         stored = await connected.commit_shielded()
-        left = tracker.commits(due - stored)
+        left = tracker.not_stored(due, stored)
         if left and tracker.rules.asks_brokers:
             raise CommitFailedError(
-                f"group {self._group}: commit(): {some(sorted(left))} not stored: brokers did not confirm it in"
+                f"group {self._group}: commit(): {some(left)} not stored: brokers did not confirm it in"
                 f" time, or refused it as the log says; they may still store it. Commit again"
                 + (f" (stored: {some(sorted(stored))})" if stored else "")
             )

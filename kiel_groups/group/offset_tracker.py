@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from kiel_groups.config import BROKER_V0, BROKER_V1, GroupConfig
 from kiel_groups.group.partition_offsets import (
@@ -88,6 +89,13 @@ class CommitRules:
 #      the range in which commits were allowed before such a start: a refused offset in this range is no mistake.
 #  10. An operator's order replaces the stored offset, whatever it is, unless it is about another incarnation of the
 #      topic. Once it is stored, delivery continues there, as at another writer's offset (decision 0042).
+
+
+class DueOffset(NamedTuple):
+    """The offset that is committed, and the one that the next commit stores."""
+
+    committed: int
+    offset: int
 
 
 class OffsetTracker:
@@ -276,6 +284,23 @@ class OffsetTracker:
         return {
             partition: Commit(offsets.finished, offsets.version) for partition, offsets in found if offsets.uncommitted
         }
+
+    def due(self) -> dict[TopicPartition, DueOffset]:
+        """Return what a commit that begins now must store."""
+        return {
+            partition: DueOffset(self._open[partition].committed, each.offset)
+            for partition, each in self.commits().items()
+        }
+
+    def not_stored(
+        self, due: Mapping[TopicPartition, DueOffset], stored: Collection[TopicPartition]
+    ) -> list[TopicPartition]:
+        """
+        Return the partitions of an earlier ``due()`` that are neither in ``stored`` nor stored by a commit that ran at
+        the same time, in ascending order. After such a commit, the offsets of later records may be due.
+        """
+        left = self.commits(due.keys() - stored)
+        return [p for p in left if not due[p].committed <= due[p].offset <= self._open[p].committed]
 
     def choose(self, offsets: Mapping[TopicPartition, int]) -> ChosenCommits:
         """

@@ -9,6 +9,7 @@ import os
 import select
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,14 @@ from operator import mul
 from typing import Any
 
 from kazoo.client import KazooClient, TransactionRequest
-from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped, SessionClosedRequireSaslError
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionDropped,
+    ConnectionLoss,
+    SessionClosedRequireSaslError,
+)
+from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.serialization import CloseInstance, Connect
 from kazoo.protocol.states import KeeperState
 from kazoo.security import ACL
@@ -100,6 +107,24 @@ class _ImmediateQueue:
             log.exception("a kazoo callback failed")
 
 
+#: What kazoo's parser raises on bytes that are no response.
+_UNREADABLE = (struct.error, ValueError, LookupError, RuntimeError, TypeError)
+
+
+class UnreadableResponse(ConnectionLoss):  # type: ignore[misc]
+    """The server's response to a request cannot be read, so the outcome of the request is unknown."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"a response cannot be read ({error}); is this a ZooKeeper server?")
+
+
+class _Answer(AsyncResult):  # type: ignore[misc]
+    """The answer to a request. An error of kazoo's parser becomes an ``UnreadableResponse``."""
+
+    def set_exception(self, exception: Exception) -> None:
+        super().set_exception(UnreadableResponse(exception) if isinstance(exception, _UNREADABLE) else exception)
+
+
 class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """
     Delivers responses and watch events on the thread that reads them, in the order in which the server sent them.
@@ -125,7 +150,7 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         #: How long a TLS handshake may take, in seconds, and the factor of this limit after a slower handshake.
         #: A handshake needs work of a server, so a busy server gets more time until there may be a lease to keep.
         self._handshake_limit_s, self._growth = connect_limit_s, 2
-        #: The problems of TLS that were logged. kazoo tries again, and again.
+        #: The problems that were logged. kazoo tries again, and again.
         self._logged: set[str] = set()
         self.callback_queue = self.completion_queue = _ImmediateQueue()
 
@@ -134,6 +159,9 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None:
         self._running = False
+
+    def async_result(self) -> _Answer:
+        return _Answer(self)
 
     def create_socket_pair(self) -> tuple[Wakeup, Wakeup]:
         """
@@ -179,6 +207,13 @@ class ImmediateHandler(SequentialThreadingHandler):  # type: ignore[misc]
         if self._is_logging and problem not in self._logged:
             self._logged.add(problem)
             log.warning("ZooKeeper at %s; trying again", problem)
+
+    def dropped(self, error: UnreadableResponse) -> ConnectionDropped:
+        """Log the first response that cannot be read. Return the error on which kazoo connects again."""
+        if self._is_logging and type(error).__name__ not in self._logged:
+            self._logged.add(type(error).__name__)
+            log.warning("ZooKeeper: %s Connecting again", error)
+        return ConnectionDropped(str(error))
 
     def select(
         self, readable: Sequence[Any], writable: Sequence[Any], _other: Sequence[Any], timeout: float | None = None
@@ -268,6 +303,7 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
         self._authenticate = self._connection._authenticate_with_sasl
         self._connection._authenticate_with_sasl = self._authenticate_with_sasl
         self._connection._read = self._read
+        self._connection._read_socket = partial(self._read_response, self._connection._read_socket)
         #: The connections that broke during SASL, since the last success.
         self._broken = 0
         self.secure(security)
@@ -320,6 +356,22 @@ class SecuredClient(KazooClient):  # type: ignore[misc]
                     raise ConnectionDropped("socket connection broken")
                 received += chunk
         return bytes(received)
+
+    def _read_response(self, read: Callable[[float], Any], timeout_s: float) -> Any:
+        """
+        Read a response as kazoo does. If it cannot be read, answer its request, and drop the connection: kazoo's thread
+        would end, and with it the client.
+        """
+        request = next(iter(self._pending), None)
+        try:
+            response = read(timeout_s)
+        except _UNREADABLE as error:
+            if request is not None and request not in self._pending and request[1] is not None:
+                request[1].set_exception(error)
+            raise self.handler.dropped(UnreadableResponse(error)) from error
+        if request is not None and isinstance(failure := getattr(request[1], "exception", None), UnreadableResponse):
+            raise self.handler.dropped(failure)
+        return response
 
     def _authenticate_with_sasl(self, host: str, timeout_s: float) -> None:
         """

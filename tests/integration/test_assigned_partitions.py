@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import pytest
@@ -394,3 +394,35 @@ async def test_a_close_in_the_loop_of_a_former_member(backend: GroupBackend, uni
                 break
         assert backend.stored(group, topic) == {0: 3}
     assert backend.members(group) == []
+
+
+class SlowListener:
+    """Its hook for a revocation waits until it may return."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def on_partitions_revoked(self, _: Collection[TopicPartition]) -> None:
+        await self.release.wait()
+
+
+@pytest.mark.parametrize("change", ["assign once", "assign twice", "unsubscribe"])
+async def test_a_former_member_commits_after_a_slow_hook(change: str, backend: GroupBackend, unique: Unique) -> None:
+    """What was finished before ``unsubscribe()`` is committed, although the consumer reads other partitions already."""
+    topic, _ = await topic_of(backend, unique, 5)
+    other, _ = await topic_of(backend, unique, 40, partitions=2)
+    group, listener = unique("group"), SlowListener()
+    async with backend.consumer(group, listener=listener, auto_commit_interval_ms=60_000) as consumer:
+        async with asyncio.timeout(60):
+            await consumer.subscribe(topic)
+            await take(consumer, 3)
+            await consumer.unsubscribe()
+            consumer.assign([TopicPartition(other, 0)])
+            assert (await take(consumer, 1))[0].topic == other, "it reads while the hook runs"
+            if change == "assign twice":
+                consumer.assign([TopicPartition(other, 0), TopicPartition(other, 1)])
+            elif change == "unsubscribe":
+                await consumer.unsubscribe()
+            listener.release.set()
+            await eventually(lambda: backend.members(group) == [], "the member has left")
+            assert backend.stored(group, topic) == {0: 2}, "the last record was in flight"

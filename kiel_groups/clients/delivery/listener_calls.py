@@ -201,6 +201,12 @@ class ListenerCalls:
         if unreported and (hook := self._hook("on_partitions_lost")) is not None:
             spawn(self._run_hook(hook, unreported, is_loss=True), "on_partitions_lost")
 
+    def calling_hook(self) -> _Running | None:
+        """Return the coroutine hook that makes this call, or None."""
+        running = self._running
+        is_caller = running is not None and running.is_coroutine and running.task is asyncio.current_task()
+        return running if is_caller else None
+
     def check_outside(self) -> None:
         """
         Check that no running coroutine hook calls ``close()``, which waits for the hook's end.
@@ -210,8 +216,7 @@ class ListenerCalls:
         Raises:
             IllegalStateError: The hook makes the call.
         """
-        running = self._running
-        if running is not None and running.is_coroutine and running.task is asyncio.current_task():
+        if (running := self.calling_hook()) is not None:
             raise IllegalStateError(
                 f"close() was called in the listener's {running.name}, for whose end it waits; call it after the hook"
                 " has returned, as by asyncio.get_running_loop().call_soon(consumer.close)"

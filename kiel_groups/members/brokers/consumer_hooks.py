@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 
 from kiel_groups.allocators.assignors import Assignor
 from kiel_groups.backoff import Backoff
@@ -273,9 +275,10 @@ class ConsumerHooks:
         self.assigned = self._owned = partitions
         self._paused &= partitions
         self._handler.gate_changed(gate)
-        topics = sorted({partition.topic for partition in partitions})
-        self._renewed.identify(topics)
-        await asyncio.gather(*(self._open(topic, gate, partitions) for topic in topics))
+        # Thousands of topics must not take the event loop for seconds: the partitions are divided once.
+        by_topic = {topic: frozenset(each) for topic, each in groupby(sorted(partitions), attrgetter("topic"))}
+        self._renewed.identify(list(by_topic))
+        await asyncio.gather(*(self._open(topic, gate, each) for topic, each in by_topic.items()))
 
     def _accepted(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """
@@ -296,8 +299,8 @@ class ConsumerHooks:
         return frozenset(each for each in found.difference(others) if each.topic in self._subscription.topics)
 
     async def _open(self, topic: str, gate: GenerationGate, assigned: frozenset[TopicPartition]) -> None:
-        """Open the partitions of a topic. Repeat the look-up of start positions until all partitions are open."""
-        waiting = frozenset(partition for partition in assigned if partition.topic == topic)
+        """Open a topic's assigned partitions. Repeat the look-up of start positions until all are open."""
+        waiting = assigned
         backoff, clock = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S), asyncio.get_running_loop().time
         alarm_s = self._context.group.drain_alarm_ms / 1000
         alarm_at_s = clock() + alarm_s

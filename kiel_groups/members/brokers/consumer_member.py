@@ -227,9 +227,9 @@ class ConsumerMember:
         group = self._context.group.group
         if self._member.token is None:
             raise SessionLostError(f"group {group}: no membership to commit with at the moment")
-        due = self._tracker.commits().keys()
+        due = self._tracker.due()
         stored = await self._owned.commit(metadata)
-        if left := sorted(self._tracker.commits(due - stored)):
+        if left := self._tracker.not_stored(due, stored):
             raise CommitFailedError(
                 f"group {group}: commit(): {some(left)} not stored: the coordinator has refused it, as the log says"
                 + (f" (stored: {some(sorted(stored))})" if stored else "")

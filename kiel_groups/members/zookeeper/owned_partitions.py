@@ -7,6 +7,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from kiel_groups.backoff import Backoff
@@ -512,8 +514,8 @@ class OwnedPartitions:
         For each topic, start a task that opens its claimed partitions. No claim is pending when this method is called.
         """
         partitions, self._to_open = frozenset(self._to_open), set()
-        for topic in sorted({partition.topic for partition in partitions}):
-            self._tasks.start(self._open(topic, frozenset(p for p in partitions if p.topic == topic)))
+        for topic, each in groupby(sorted(partitions), attrgetter("topic")):
+            self._tasks.start(self._open(topic, frozenset(each)))
 
     def hint(self, watch: _OwnerWatch) -> None:
         """Record that an awaited partition may be free. Simultaneous hints are handled in one batch."""

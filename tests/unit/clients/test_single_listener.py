@@ -150,3 +150,19 @@ async def test_a_close_in_a_hook_of_the_consumer_is_an_error() -> None:
         assert await take_values(consumer, 1) == [b"0"]
     assert len(errors) == 1
     assert "close() was called in the listener's on_partitions_assigned, for whose end it waits" in errors[0]
+
+
+async def test_a_call_in_a_hook_does_not_wait_for_the_close_that_waits_for_the_hook() -> None:
+    """Other calls of ``consume()`` return None once the close has ended."""
+    found: list[object] = []
+
+    class Consuming:
+        async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+            found.append(await consumer.consume("t"))
+
+    async with consuming(b"0", deserializer=bytes) as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING, listener=Consuming())  # type: ignore[arg-type]
+        assert await consumer.consume("t") == [b"0"]
+        async with asyncio.timeout(10):
+            await consumer.close()
+    assert found == [None]

@@ -222,6 +222,38 @@ def test_unreadable_data_is_replaced_by_the_next_commit() -> None:
     assert tracker.commits() == {}
 
 
+@pytest.mark.parametrize(
+    ("written", "finished", "is_left"),
+    [
+        pytest.param(8, 9, False, id="another commit has stored it"),
+        pytest.param(9, 12, False, id="another commit has stored more"),
+        pytest.param(7, 8, True, id="another commit has stored less"),
+        pytest.param(None, 9, True, id="no commit has stored it"),
+        pytest.param(8, 8, False, id="nothing is due"),
+    ],
+)
+def test_a_commit_beside_another_one_knows_what_is_not_stored(
+    written: int | None, finished: int, is_left: bool
+) -> None:
+    """Offset 8 was due when it began. That a later offset is due by now does not mean that it was refused."""
+    tracker = claimed()
+    of(tracker).position = of(tracker).finished = 8
+    due = tracker.due()
+    if written is not None:
+        tracker.stored(T0, written, 2)
+    of(tracker).finished = finished
+    assert tracker.not_stored(due, set()) == [T0] * is_left
+    assert tracker.not_stored(due, {T0}) == []
+
+
+def test_a_seek_back_that_is_not_stored_is_known() -> None:
+    tracker = claimed()
+    tracker.seek(T0, 2)
+    due = tracker.due()
+    assert due == {T0: (5, 2)}
+    assert tracker.not_stored(due, set()) == [T0]
+
+
 # Topic incarnations
 
 

@@ -4,10 +4,13 @@ The subclass of kazoo's client raises Ctrl-C during a request, and answers reque
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
 from pathlib import Path
 
 import pytest
-from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped
+from kazoo.exceptions import AuthFailedError, ConnectionClosedError, ConnectionDropped, ConnectionLoss
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -116,3 +119,68 @@ def test_a_running_client_follows_acls_but_no_other_credentials(tmp_path: Path) 
     for text in (f'{table % "v"}acl = ["sasl:v:cdrwa", "auth::cdrwa"]\n', "[zookeeper"):
         path.write_text(text, encoding="utf-8")
         assert client.changed_acls() is None
+
+
+def _framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def _response(xid: int, error: int = 0, body: bytes = b"") -> bytes:
+    return _framed(struct.pack(">iqi", xid, 1, error) + body)
+
+
+#: What a hostile server sends in place of the response to the request with this number.
+UNREADABLE = {
+    "another number": lambda xid: _response(xid + 7),
+    "no body": lambda xid: _response(xid),
+    "a length beyond the end": lambda xid: _response(xid, 0, b"\x7f\xff\xff\xff" + bytes(20)),
+    "half a header": lambda xid: _framed(b"ab"),
+    "an unknown code": lambda xid: _response(xid, -32_000),
+    "no text": lambda xid: _response(xid, 0, struct.pack(">ii", 1, 2) + b"\xff\xfe"),
+}
+
+
+def _received(connection: socket.socket) -> bytes:
+    (length,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
+    return connection.recv(length, socket.MSG_WAITALL)
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_response_that_cannot_be_read_breaks_the_connection(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """
+    The outcome of the request is unknown, and the client connects again. Otherwise, kazoo's thread would end with a
+    traceback, and the request would have an error of the parser, or no answer ever.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            opened = _framed(struct.pack(">iiqi", 0, 10_000, 5, 16) + bytes(17))
+            for is_false in (True, False):
+                connection = server.accept()[0]
+                with connection:
+                    _received(connection)
+                    connection.sendall(opened)
+                    (xid,) = struct.unpack_from(">i", _received(connection))
+                    if is_false:
+                        connection.sendall(UNREADABLE[what](xid))
+                        connection.recv(1)
+                        continue
+                    connection.sendall(_response(xid, 0, struct.pack(">ii", 1, 1) + b"a"))
+                    (xid,) = struct.unpack_from(">i", _received(connection))
+                    connection.sendall(_response(xid))
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        client = Runtime().client(ZooKeeperConfig.parse(f"127.0.0.1:{server.getsockname()[1]}"))
+        try:
+            client.start(timeout=10)
+            with pytest.raises(ConnectionLoss):
+                client.get_children_async("/").get(timeout=10)
+            # The next request may be lost with the connection, too.
+            assert client.retry(client.get_children, "/") == ["a"]
+        finally:
+            client.stop()
+            client.close()
+            serving.join(10)
+    (record,) = [each for each in caplog.records if each.name == "kiel_groups.zookeeper.kazoo_client"]
+    assert "cannot be read" in record.message

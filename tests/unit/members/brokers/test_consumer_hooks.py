@@ -74,6 +74,23 @@ async def test_a_partition_without_a_log_delays_no_other() -> None:
     await bench.member.close()
 
 
+async def test_an_opened_topic_leaves_the_failures_of_others() -> None:
+    """They count as unopened until they are opened, and the warning about them is not postponed."""
+    bench = ConsumerBench("t", "u")
+    bench.topics.counts["u"] = 1
+    bench.handler.look_up_errors |= {P1: NoBrokersError(), U0: NoBrokersError()}
+    await bench.member.start()
+    unopened = bench.member._hooks._unopened._failures
+    await eventually(lambda: unopened.keys() == {P1, U0}, "two partitions have failed")
+    since_s = unopened[U0].since_s
+    del bench.handler.look_up_errors[P1]
+    await bench.traced("assigned t:1")
+    await eventually(lambda: bench.member._hooks.open_partitions == {P0, P1}, "topic t is open")
+    await run_ready_tasks()
+    assert unopened[U0].since_s == since_s
+    await bench.member.close()
+
+
 async def test_a_start_that_is_not_stored_is_not_delivered() -> None:
     """A position that another owner might choose differently is stored before the first record is delivered."""
     bench = ConsumerBench()

@@ -13,7 +13,7 @@ from kiel_groups.wire.offsets import OffsetCommitRequestV2
 from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.helpers.coordinated_consumer import P0, P1, ConsumerBench
 from tests.helpers.scripted_coordinator import FIND
-from tests.helpers.waiting import eventually
+from tests.helpers.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.unit
 
@@ -90,6 +90,28 @@ async def test_a_commit_that_stops_the_member_is_raised(code: int) -> None:
         await bench.member.commit_on_session()
     assert len(bench.failures) == 1
     assert "lost t:0, t:1" in bench.trace
+    await bench.member.close()
+
+
+async def test_a_commit_succeeds_whose_offsets_another_commit_has_stored() -> None:
+    """Records that are finished meanwhile are due again. They are no offsets that the coordinator has refused."""
+    bench = await ConsumerBench(group={"autocommit": False}).joined()
+    answers = [asyncio.Event(), asyncio.Event()]
+    bench.transport.script[OffsetCommitRequestV2].extend(answers)
+    before = len(commits(bench))
+    bench.finish(P0, 150)
+    first = asyncio.ensure_future(bench.member.commit_on_session())
+    await eventually(lambda: len(commits(bench)) == before + 1, "the first commit is sent")
+    bench.finish(P1, 130)
+    second = asyncio.ensure_future(bench.member.commit_on_session())
+    await run_ready_tasks()
+    answers[0].set()
+    assert await first == {P0}
+    await eventually(lambda: len(commits(bench)) == before + 2, "the second commit is sent")
+    bench.finish(P0, 160)
+    answers[1].set()
+    assert await second == {P1}
+    assert commits(bench)[before:] == [{P0: 150}, {P1: 130}]
     await bench.member.close()
 
 
