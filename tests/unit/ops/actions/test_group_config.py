@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.errors import ConfigError, ConflictError, CoordinationError
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.group.znodes.round_contents import Offer, RoundMember
 from kiel_groups.ops.actions import group_config
@@ -20,6 +20,7 @@ from kiel_groups.ops.actions.group_config import (
     plan_settings,
     plan_undrain,
 )
+from kiel_groups.rest.calls import refusal_of
 from tests.helpers.group_snapshots import HEALTHY, PARTITIONS, A, B, config, plan, without
 
 pytestmark = pytest.mark.unit
@@ -106,8 +107,10 @@ def test_a_drain_names_the_slots_and_asks_for_a_plan() -> None:
     (written,) = client.written
     assert written.pop("rebalance") == {"at": change.request_ms, "reason": f"drain of {A}"}
     assert written == json.loads(config(static_grace_ms=5, later=1).data) | {"drained": [A]}
-    with pytest.raises(CoordinationError, match="was changed meanwhile, so nothing was written"):
+    with pytest.raises(ConflictError, match="was changed meanwhile, so nothing was written") as refused:
         change.apply(client)
+    answer = refusal_of(refused.value)
+    assert (answer.status, answer.headers) == (409, {"Retry-After": "1"})
 
 
 def test_a_static_member_is_drained_by_its_instance_id() -> None:
