@@ -119,6 +119,8 @@ class GroupHandler(_PageHandler):
         events = f"/v1/events?cluster={quote_plus(cluster_name)}&group={quote_plus(group)}"
         cluster = self._clusters.get(cluster_name)
         status = None if cluster is None else cluster.state.groups.get(group)
+        if cluster is None:  # A stream of the events of an unknown cluster is refused.
+            events = "/v1/events"
         if cluster is None or status is None:
             is_known = cluster is None or cluster.state.loaded_ms > 0
             if "HX-Request" in self.request.headers:

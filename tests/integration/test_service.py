@@ -19,6 +19,7 @@ from kiel_groups.ops import zookeeper_groups
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.service import Service
+from tests.helpers import rest_requests
 from tests.helpers.cluster_data import committed, produce
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.described_answers import ask_described as ask
@@ -179,6 +180,7 @@ async def test_changes_of_an_operator(fresh_cluster: Cluster, unique: Unique, tm
             settings = await changing(f"{url}/config", "PATCH", {"settings": {"allocator": "sticky"}})
             assert settings.document["changes"] == [{"setting": "allocator", "before": None, "after": "sticky"}]
             assert (await changing(f"{url}/rebalance", "POST", {"reason": "by hand"})).status == 200
+            assert (await ask(f"{url}/plan?host=a&host=b")).status == 400
             refused = await changing(url, "DELETE")
             assert (refused.status, "is alive" in refused.document["message"]) == (400, True)
         assert committed(fresh_cluster, name, topic) == 20
@@ -246,6 +248,13 @@ async def test_mistakes(fresh_cluster: Cluster) -> None:
         for method, path, body, status, words in MISTAKES:
             got = await changing(f"{url}{path}", method, body)
             assert (got.status, words in got.document["message"]) == (status, True), (path, body, got.document)
+        service = url.partition("/v1/")[0]
+        for query, status, words in (
+            ("cluster=none", 404, "shows no cluster 'none'; it shows main"),
+            ("topic=pv", 400, "the query has 'topic'; expected 'cluster' and 'group'"),
+        ):
+            refused = await rest_requests.ask(f"{service}/v1/events?{query}")
+            assert (refused.status, words in refused.document["message"]) == (status, True), refused
 
 
 @pytest.mark.parametrize(("token", "statuses"), [(TOKEN, {401: JSON, 404: WITH_TOKEN}), ("", {403: JSON})])
