@@ -129,7 +129,7 @@ def test_a_group_begins_at_the_offsets_of_another_one(cluster_39: Cluster, uniqu
         plan_copy(source, old, new).apply(source)
         found = source.read(new)
         assert (found.store, set(found.offsets.values()), found.exists) == (store, {0}, True)
-        with pytest.raises(ConfigError, match="has offsets of 2 partitions; --overwrite replaces those"):
+        with pytest.raises(ConfigError, match="has offsets of 2 partitions, which would be replaced"):
             plan_copy(source, old, new)
         file = OffsetsFile(new, {first: 1}, znodes={"config": settings.encode().decode()})
         plan_import(source, new, file).apply(source)

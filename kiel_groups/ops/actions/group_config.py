@@ -100,7 +100,7 @@ def plan_drain(
     if unowned and not leave_unowned:
         raise ConfigError(
             f"every member of group {group} that subscribes to {some(unowned)} would be drained: start another member"
-            " first, or permit partitions without an owner (--leave-unowned)"
+            " first, or permit partitions without an owner by leave_unowned"
         )
     after = {**current.fields, "drained": sorted(was | owned.keys())}
     return current.changed(after, _reason(f"drain of {some(owned, 2)}"), owned)

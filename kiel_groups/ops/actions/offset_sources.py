@@ -352,12 +352,12 @@ def _store_of(group: str, settled: str | None, given: str | None, *, in_znodes: 
     """
     if settled is not None:
         if given not in (None, settled):
-            raise ConfigError(f"--store: {given!r} given; the settings of group {group} have {settled!r}")
+            raise ConfigError(f"store: {given!r} given; the settings of group {group} have {settled!r}")
         return settled
     if given is None and in_znodes and in_kafka:
         raise ConfigError(
-            f"group {group} has offsets in ZooKeeper and in Kafka, and no settings that say which of them count; give"
-            " '--store zookeeper' or '--store broker-v1'"
+            f"store: not given, and group {group} has offsets in ZooKeeper and in Kafka, and no settings that say which"
+            " of them count; expected 'zookeeper' or 'broker-v1'"
         )
     return given or (BROKER_V1 if in_kafka else ZOOKEEPER_STORE)
 

@@ -183,7 +183,7 @@ def plan_reset(
     if selection is None and target.kind in ("shift", "current"):
         partitions = [each for each in partitions if each in found.offsets]
     if not partitions:
-        raise ConfigError(f"group {group} has no offsets, and no live member; name topics by --topic")
+        raise ConfigError(f"group {group} has no offsets, and no live member; name its topics")
     _check_logs(found, partitions)
     given = None
     if target.kind == "time":
@@ -255,7 +255,7 @@ def plan_copy(
         found = replace(found, store=origin.store)
     if found.stored and not overwrite:
         has = counted(found.stored, "partition")
-        raise ConfigError(f"group {new_group} has offsets of {has}; --overwrite replaces those that group {group} has")
+        raise ConfigError(f"overwrite: not given, and group {new_group} has offsets of {has}, which would be replaced")
     changes = tuple(OffsetChange(p, found.offsets.get(p), at) for p, at in sorted(offsets.items()))
     return OffsetsPlan(found, changes, _gone(origin, None))
 

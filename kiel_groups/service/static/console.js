@@ -320,7 +320,7 @@
   function field(name, label, preset, list, given, required) {
     if (name === "leave_unowned") {
       return element("label", { className: "check" }, element("input", { type: "checkbox", name }),
-        "Even if partitions are left without an owner, because no other member reads them (--leave-unowned)");
+        "Even if partitions are left without an owner, because no other member reads them (leave_unowned)");
     }
     if (name === "config") {
       const value = given.config ? linesOf(JSON.parse(given.config)) : preset;
