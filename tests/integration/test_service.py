@@ -223,6 +223,9 @@ async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique)
             assert (refused.status, "a member allocates" in refused.document["message"]) == (409, True)
             live = await changing(f"{url}/offsets/reset", "POST", {"topics": None, "to": "earliest"})
             assert (live.status, "stop them first" in live.document["message"]) == (400, True)
+            given = {"topics": None, "to": "earliest", "store": "zookeeper"}
+            stored = await changing(f"{url}/offsets/reset", "POST", given)
+            assert (stored.status, "are in Kafka" in stored.document["message"]) == (400, True)
 
 
 #: Requests that are mistakes, each with the status of its answer, and words of the answer.
@@ -239,6 +242,7 @@ MISTAKES: tuple[tuple[str, str, object, int, str], ...] = (
     ),
     ("POST", "/groups/none/offsets/reset", {"topics": None, "to": "begin"}, 400, "to: 'begin' given; expected one"),
     ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "ago: '1 week' given"),
+    ("POST", "/groups/none/offsets/delete", {"topics": None, "store": "kafka"}, 400, "store: 'kafka' given; expected"),
     ("POST", "/groups/none/drain", {}, 400, "member: missing; expected a member or a host"),
     ("POST", "/groups/none/drain", {"host": "h", "now": True}, 400, "the body has 'now'"),
     ("POST", "/groups/..%2f..%2fbrokers/rebalance", {}, 404, "does not exist"),
