@@ -129,7 +129,7 @@ class GroupHandler(_PageHandler):
                 self.set_status(HTTPStatus.NOT_FOUND if is_known else HTTPStatus.SERVICE_UNAVAILABLE)
             if self.get_status() != HTTPStatus.NO_CONTENT:
                 names = {"cluster_name": cluster_name[:100], "group": group[:100]}
-                self.show("gone.html", **names, is_known=is_known, events=events)
+                self.show("gone.html", **names, is_known=is_known, is_shown=cluster is not None, events=events)
             return None
         return self.show_group(cluster, status, events)
 

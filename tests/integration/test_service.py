@@ -259,6 +259,9 @@ async def test_mistakes(fresh_cluster: Cluster) -> None:
             got = await changing(f"{url}{path}", method, body)
             assert (got.status, words in got.document["message"]) == (status, True), (path, body, got.document)
         service = url.partition("/v1/")[0]
+        page = await AsyncHTTPClient().fetch(f"{service}/clusters/none/groups/g", raise_error=False)
+        assert (page.code, b"The service shows no cluster none." in page.body) == (404, True)
+        assert b'sse-connect="/v1/events"' in page.body
         for query, status, words in (
             ("cluster=none", 404, "shows no cluster 'none'; it shows main"),
             ("topic=pv", 400, "the query has 'topic'; expected 'cluster' and 'group'"),
