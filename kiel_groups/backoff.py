@@ -1,8 +1,8 @@
-"""Compute the delays between the tries of an action. Callers pass in the random numbers."""
+"""Compute the delays between the tries of an action, and between log lines about its failures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 #: 2 ** 40 times the first delay exceeds every longest delay.
 _MOST_DOUBLINGS = 40
@@ -64,3 +64,44 @@ class Backoff:
         if failures <= 0:
             return 0.0
         return min(self._first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), self._longest_s) * self._jitter()
+
+
+#: The pause before a log repeats the cause of continued failures, in seconds; it doubles each time.
+REPEAT_S, LONGEST_REPEAT_S = 60.0, 600.0
+
+
+class RepeatedFailures:
+    """
+    Counts the failures of an action since its last success, and decides which of them are logged.
+
+    The first failure with a cause is logged, and then one at growing intervals, as long as the cause stays the same.
+    """
+
+    __slots__ = ("_cause", "_count", "_first_s", "_logged_s", "_repeat_s")
+
+    def __init__(self) -> None:
+        self._cause: Hashable = None
+        self._count = 0
+        self._first_s = self._logged_s = self._repeat_s = 0.0
+
+    def note(self, cause: Hashable, now_s: float) -> str | None:
+        """
+        Count a failure. Return None if it is not to be logged.
+
+        Otherwise, return how often the action has failed for this cause, such as ``, 61 times in 60 s``, or "" for the
+        first failure. ``now_s`` is the time in seconds on a monotonic clock.
+        """
+        if not self._count or cause != self._cause:
+            self._cause, self._count, self._first_s, self._logged_s = cause, 1, now_s, now_s
+            self._repeat_s = REPEAT_S
+            return ""
+        self._count += 1
+        if now_s - self._logged_s < self._repeat_s:
+            return None
+        self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
+        return f", {self._count:,} times in {now_s - self._first_s:.0f} s"
+
+    def forget(self) -> bool:
+        """Forget the failures, because the action has succeeded. Return whether there were any."""
+        had_failed, self._count = self._count > 0, 0
+        return had_failed

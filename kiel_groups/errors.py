@@ -136,6 +136,12 @@ class CommitFailedError(CoordinationError):
     """
 
 
+class ConflictError(CoordinationError):
+    """Another client has made a change since the caller has read the state, or is making one. A retry may succeed."""
+
+    retriable = True
+
+
 class ForeignMemberError(CoordinationError):
     """Foreign members (Java consumers, pykafka, kiel) are alive in the group."""
 

@@ -223,6 +223,11 @@ def pasteable(text: str, given: Sequence[str]) -> str:
         for name, equals, joined in [word.partition("=")]
     ]
     options = {name: value for name, value in pairs if name in _PLACES}
+    if next((word for word in given if word in _COMMANDS), "") == "serve":
+        # Its own token is for its clients. The commands in a text ask workers, whose token has another option there.
+        options.pop("--token-file", None)
+        if token := dict(pairs).get("--worker-token-file"):
+            options["--token-file"] = token
     if not options or NAME not in text:
         return text
     return _OWN_COMMAND.sub(lambda found: _completed(found, options), text)

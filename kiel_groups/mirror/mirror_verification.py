@@ -135,6 +135,9 @@ class MirrorVerification:
         self._copied_back = copied_back
         self._progress = progress
         self._done = self._total = 0
+        #: The end of what was read of each partition of the source. The search for a beginning reads records before
+        #: the comparison does, and they count once.
+        self._read_to: dict[model.TopicPartition, int] = {}
         self._shown_s = 0.0
 
     def run(self) -> Iterator[PartitionComparison]:
@@ -309,7 +312,7 @@ class MirrorVerification:
                 count = bisect_left(columns.offsets, end)
                 keys, values = columns.keys.to_list()[:count], columns.values.to_list()[:count]
                 yield Records(list(columns.offsets[:count]), list(map(digest_of, keys, values)))
-                self._show(partition, min(columns.next_offset, end) - position)
+                self._show(partition, position, min(columns.next_offset, end))
                 position, idle_s = columns.next_offset, time.monotonic()
             waited_s = time.monotonic() - idle_s
             # The last offsets may be those of markers of transactions.
@@ -326,8 +329,10 @@ class MirrorVerification:
             digests = [digest_of(message.key(), message.value()) for message in found]
             yield Records([message.offset() or 0 for message in found], digests)
 
-    def _show(self, partition: model.TopicPartition, count: int) -> None:
-        self._done += count
+    def _show(self, partition: model.TopicPartition, start: int, end: int) -> None:
+        """Count records that were read, and show the progress about twice a second."""
+        self._done += max(0, end - max(start, self._read_to.get(partition, 0)))
+        self._read_to[partition] = max(end, self._read_to.get(partition, 0))
         if (now_s := time.monotonic()) - self._shown_s > _SHOW_S:
             self._shown_s = now_s
             self._progress(partition, self._done, self._total)

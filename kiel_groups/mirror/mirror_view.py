@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from kiel_groups.errors import ConfigError, KielGroupsError, ProtocolError, UnknownTopicError
+from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError, ProtocolError, UnknownTopicError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, TargetState, WorkState, WorkStatus
@@ -208,18 +208,39 @@ def read_mirror(hosts: str, group: str, name: str, *, timeout_s: float, with_new
     Raises:
         CoordinationError: ZooKeeper does not answer, or has no such chroot.
     """
-    layout = WorkerLayout(group)
     with zookeeper(hosts, timeout_s=timeout_s) as client:
-        found: dict[str, Znode] = {}
-        # A status that is read after its owner is not older than the owner's claim.
-        for path in (layout.workers, layout.connector(name), layout.connector_owners(name), layout.status(name)):
-            found |= read_tree(client, path)
-        offsets = read_tree(client, layout.connector_offsets(name))
-        brokers = broker_addresses(read_brokers(client))
-        workers, stored = worker_group_of(group, found), stored_offsets(offsets)
-        partitions = mirrored_partitions(name, workers, stored)
-        if with_new and (entry := workers.configuration.connectors.get(name)) is not None:
-            partitions = sorted([*partitions, *_new_partitions(client, entry.config, partitions, stored)])
+        return _read(client, group, name, timeout_s, with_new=with_new)
+
+
+def follow_mirror(
+    hosts: str, group: str, name: str, *, timeout_s: float, with_new: bool = False
+) -> Generator[MirrorView | KielGroupsError, None, None]:
+    """
+    Read a mirror whenever the caller requests the next item. Yield the mirror, or the error of the read.
+
+    The arguments are as for ``read_mirror``. All reads use one session, until a read fails.
+    """
+    while True:
+        try:
+            with zookeeper(hosts, timeout_s=timeout_s) as client:
+                while client.connected:  # Otherwise, a read would wait without limit for a new connection.
+                    yield _read(client, group, name, timeout_s, with_new=with_new)
+                raise CoordinationError(f"the connection to ZooKeeper at {hosts} broke")
+        except KielGroupsError as error:
+            yield error
+
+
+def _read(client: Client, group: str, name: str, timeout_s: float, *, with_new: bool) -> MirrorView:
+    layout, found = WorkerLayout(group), dict[str, Znode]()
+    # A status that is read after its owner is not older than the owner's claim.
+    for path in (layout.workers, layout.connector(name), layout.connector_owners(name), layout.status(name)):
+        found |= read_tree(client, path)
+    offsets = read_tree(client, layout.connector_offsets(name))
+    brokers = broker_addresses(read_brokers(client))
+    workers, stored = worker_group_of(group, found), stored_offsets(offsets)
+    partitions = mirrored_partitions(name, workers, stored)
+    if with_new and (entry := workers.configuration.connectors.get(name)) is not None:
+        partitions = sorted([*partitions, *_new_partitions(client, entry.config, partitions, stored)])
     seen_ms = time.time_ns() // 1_000_000
     logs = asyncio.run(find_logs(brokers, [each.partition for each in partitions], timeout_s=timeout_s))
     known = [

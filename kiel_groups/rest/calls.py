@@ -13,6 +13,7 @@ from tornado.web import HTTPError
 from kiel_groups.errors import (
     AuthorizationError,
     ConfigError,
+    ConflictError,
     ConnectorExistsError,
     KielGroupsError,
     RebalanceError,
@@ -62,7 +63,7 @@ def refusal_of(error: BaseException) -> RestError:
             return RestError(HTTPStatus.NOT_FOUND, text)
         case ConnectorExistsError():
             return RestError(HTTPStatus.CONFLICT, text)
-        case RebalanceError():
+        case ConflictError() | RebalanceError():
             # Existing connectors are a conflict, too: by this header, clients know that a later try may succeed.
             return RestError(HTTPStatus.CONFLICT, text, {"Retry-After": str(RETRY_AFTER_S)})
         case ConfigError():

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kiel_groups.config import is_whole
+from kiel_groups.config import STORES, is_whole
 from kiel_groups.errors import ConfigError
 from kiel_groups.ops.actions.group_config import (
     ConfigChange,
@@ -67,7 +67,7 @@ _TOPICS = {
     "minItems": 1,
     "description": "Topics and partitions, such as ['pv', 'orders:0,1']; null means all.",
 }
-_STORE = {**_TEXT, "description": "The store of the offsets, where a group has several."}
+_STORE = {**_TEXT, "enum": [*STORES, None], "description": "The store of the offsets, where a group has several."}
 _TO = {
     "description": "A place, or an object with the offset, a shift, a time (ISO 8601), or how long ago.",
     "oneOf": [
@@ -189,7 +189,11 @@ class Actions:
         )
 
     async def _set_offsets(self, call: RestCall, body: Body, plan: Callable[[Any, str], OffsetsPlan]) -> Answer:
-        cluster, group = self._find(call), call.arguments[1]
+        cluster, group, store = self._find(call), call.arguments[1], body.text("store")
+        if store is not None and cluster.address.is_of_brokers:
+            raise ConfigError("store: given; brokers coordinate the groups of this cluster, whose offsets are in Kafka")
+        if store not in (None, *STORES):
+            raise ConfigError(f"store: {store!r:.100} given; expected one of {some(STORES)}")
 
         def act() -> dict[str, Any]:
             source = cluster.address.offsets()

@@ -31,7 +31,7 @@ from kiel_groups.service.actions import Actions
 from kiel_groups.service.cluster_state import GroupStatus
 from kiel_groups.service.connectors import Connectors
 from kiel_groups.service.openapi import answers, asks, describe
-from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.service.served_cluster import ServedCluster, unknown_cluster
 from kiel_groups.wording import some
 
 _CLUSTER = "/v1/clusters/([^/]+)"
@@ -225,8 +225,7 @@ class Api:
     def _cluster(self, call: RestCall) -> ServedCluster:
         name = call.arguments[0]
         if name not in self._clusters:
-            text = f"the service shows no cluster {name!r:.100}; it shows {some(self._clusters)}"
-            raise RestError(HTTPStatus.NOT_FOUND, text)
+            raise unknown_cluster(name, self._clusters)
         return self._clusters[name]
 
     def _group(self, call: RestCall) -> tuple[ServedCluster, GroupStatus]:
@@ -278,6 +277,8 @@ def _group_change(call: RestCall) -> GroupChange:
     """Return the change that a query describes. Its arguments are named like the options of 'kiel-groups plan'."""
     if unknown := sorted(call.query.keys() - _PLAN_QUERY.keys()):
         raise ConfigError(f"{unknown[0]!r:.100} in the query; expected {some(sorted(_PLAN_QUERY))}")
+    if len(hosts := call.query.get("host", ())) > 1:
+        raise ConfigError(f"host: given {len(hosts)} times; expected one host")
     grown = {}
     for each in call.query.get("partitions", ()):
         topic, separator, count = each.rpartition("=")
@@ -287,7 +288,7 @@ def _group_change(call: RestCall) -> GroupChange:
     return GroupChange(
         added=sum(_number("add-member", each) for each in call.query.get("add-member", ())),
         removed=tuple(call.query.get("remove-member", ())),
-        host=next(iter(call.query.get("host", ())), ""),
+        host=next(iter(hosts), ""),
         topics=tuple(call.query.get("topic", ())),
         partitions=grown,
     )

@@ -119,6 +119,8 @@ class GroupHandler(_PageHandler):
         events = f"/v1/events?cluster={quote_plus(cluster_name)}&group={quote_plus(group)}"
         cluster = self._clusters.get(cluster_name)
         status = None if cluster is None else cluster.state.groups.get(group)
+        if cluster is None:  # A stream of the events of an unknown cluster is refused.
+            events = "/v1/events"
         if cluster is None or status is None:
             is_known = cluster is None or cluster.state.loaded_ms > 0
             if "HX-Request" in self.request.headers:
@@ -127,7 +129,7 @@ class GroupHandler(_PageHandler):
                 self.set_status(HTTPStatus.NOT_FOUND if is_known else HTTPStatus.SERVICE_UNAVAILABLE)
             if self.get_status() != HTTPStatus.NO_CONTENT:
                 names = {"cluster_name": cluster_name[:100], "group": group[:100]}
-                self.show("gone.html", **names, is_known=is_known, events=events)
+                self.show("gone.html", **names, is_known=is_known, is_shown=cluster is not None, events=events)
             return None
         return self.show_group(cluster, status, events)
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import NamedTuple, TypeAlias
 
 from tornado.iostream import StreamClosedError
 
+from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from kiel_groups.rest.calls import RestError
 from kiel_groups.rest.server import AccessRules, GuardedHandler
-from kiel_groups.service.served_cluster import ServedCluster
+from kiel_groups.service.served_cluster import ServedCluster, unknown_cluster
 
 #: The streams that may be open, each of which costs a connection.
 _MOST_STREAMS = 200
@@ -107,19 +108,31 @@ class Events:
 class EventHandler(GuardedHandler):
     """Serves one stream of events to a client."""
 
-    def initialize(self, access: AccessRules, events: Events) -> None:  # type: ignore[override]
-        """Store the access rules, and the source of events. Tornado calls this method."""
+    def initialize(  # type: ignore[override]
+        self, access: AccessRules, events: Events, clusters: Mapping[str, ServedCluster]
+    ) -> None:
+        """Store the access rules, the source of events, and the served clusters by name. Tornado calls this method."""
         super().initialize(access)
         self._events = events
+        self._clusters = clusters
 
     async def get(self) -> None:
         """
         Stream changes of groups to the client as server-sent events.
 
         The stream ends when the client disconnects or is too slow, or when the service stops. The optional query
-        arguments ``cluster`` and ``group`` limit the stream to that cluster and to that group.
+        arguments ``cluster`` and ``group`` limit the stream to that cluster and to that group. The group may appear
+        later.
+
+        Raises:
+            RestError: The service shows no such cluster, or 200 streams are open already.
+            ConfigError: The query has another argument.
         """
+        if unknown := sorted(self.request.query_arguments.keys() - {"cluster", "group"}):
+            raise ConfigError(f"the query has {unknown[0]!r:.100}; expected 'cluster' and 'group', or nothing")
         cluster, group = self.get_query_argument("cluster", None), self.get_query_argument("group", None)
+        if cluster is not None and cluster not in self._clusters:
+            raise unknown_cluster(cluster, self._clusters)
         stream = self._events.open()
         try:
             self.set_header("Content-Type", "text/event-stream")

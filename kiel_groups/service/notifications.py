@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 
-from kiel_groups.backoff import Backoff
+from kiel_groups.backoff import Backoff, RepeatedFailures
 from kiel_groups.config import is_http_url
 from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
@@ -174,12 +174,13 @@ class Webhook:
             oldest = self._waiting.pop(next(iter(self._waiting)))
             log.warning("the webhook does not get %s: there is room for %d", _what(oldest), _MOST_WAITING)
         self._waiting[problem] = notification
+        self._metrics.gauge("webhook_waiting", len(self._waiting))
         self._woken.set()
 
     async def _send_all(self) -> None:
         client = AsyncHTTPClient(force_instance=True, max_body_size=_MOST_ANSWERED)
         backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
-        reported = ""
+        failures, now_s = RepeatedFailures(), asyncio.get_running_loop().time
         try:
             while self._waiting or not self._closing.is_set():
                 if not self._waiting:
@@ -188,15 +189,13 @@ class Webhook:
                     continue
                 what, failure = await self._send_oldest(client)
                 if not failure:
-                    if reported:
+                    if failures.forget():
                         waiting = counted(self._waiting, "notification waits", "notifications wait")
                         log.info("the webhook takes notifications again; %s", waiting)
-                    reported = ""
                     backoff.reset()
                     continue
-                if failure != reported:
-                    log.warning("the webhook does not take %s: %s; it is tried again", what, failure)
-                    reported = failure
+                if (times := failures.note(failure, now_s())) is not None:
+                    log.warning("the webhook does not take %s: %s; it is tried again%s", what, failure, times)
                 if self._closing.is_set():
                     return
                 with suppress(TimeoutError):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from http import HTTPStatus
 from typing import TypeAlias, TypeVar
 
 from kiel_groups.errors import KielGroupsError
@@ -24,7 +25,9 @@ from kiel_groups.ops.broker_reader import BrokerGroups
 from kiel_groups.ops.loaded_groups import LoadedGroups
 from kiel_groups.ops.views.group_view import GroupView
 from kiel_groups.ops.zookeeper_groups import WatchedGroups, ZooKeeperGroups
+from kiel_groups.rest.calls import RestError
 from kiel_groups.service.cluster_state import ClusterHistory, ClusterState
+from kiel_groups.wording import some
 from kiel_groups.workers.rest.client import HttpExchange
 
 log = logging.getLogger(__name__)
@@ -320,3 +323,9 @@ class ServedCluster:
     def _take(self, state: ClusterState, groups: Collection[str] | None) -> None:
         self.state = state
         self._changed(self, groups)
+
+
+def unknown_cluster(name: str, clusters: Iterable[str]) -> RestError:
+    """Return the error for a cluster that the service does not show. ``clusters`` are the names that it shows."""
+    text = f"the service shows no cluster {name!r:.100}; it shows {some(sorted(clusters))}"
+    return RestError(HTTPStatus.NOT_FOUND, text)

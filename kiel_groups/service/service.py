@@ -83,7 +83,7 @@ class Service:
         self._server.start(
             routes,
             [
-                ("/v1/events", EventHandler, {"events": self._events}),
+                ("/v1/events", EventHandler, {"events": self._events, **pages}),
                 ("/", GroupsHandler, pages),
                 ("/clusters/([^/]+)/groups/([^/]+)", GroupHandler, pages),
                 ("/clusters/([^/]+)/groups/([^/]+)/connectors", ConnectorsHandler, pages),

@@ -15,7 +15,7 @@ import pytest
 
 from kiel_groups.embedded import Cluster
 from kiel_groups.embedded.releases import kafka_release
-from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.errors import ConfigError, ConflictError
 from kiel_groups.group.znodes.contents import FirstOffsets, GroupSettings
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import TopicPartition
@@ -129,7 +129,7 @@ def test_a_group_begins_at_the_offsets_of_another_one(cluster_39: Cluster, uniqu
         plan_copy(source, old, new).apply(source)
         found = source.read(new)
         assert (found.store, set(found.offsets.values()), found.exists) == (store, {0}, True)
-        with pytest.raises(ConfigError, match="has offsets of 2 partitions; --overwrite replaces those"):
+        with pytest.raises(ConfigError, match="has offsets of 2 partitions, which would be replaced"):
             plan_copy(source, old, new)
         file = OffsetsFile(new, {first: 1}, znodes={"config": settings.encode().decode()})
         plan_import(source, new, file).apply(source)
@@ -166,9 +166,9 @@ def test_an_offset_that_has_changed_meanwhile_is_not_overwritten(cluster_39: Clu
     plan = plan_reset(source, name, None, Target("latest"))
     with zookeeper(cluster_39) as client:
         client.set(GroupLayout(name).offset(TopicPartition(topic, 1)), b"3")
-        with pytest.raises(CoordinationError, match=f"another client has changed the offset of {topic}:1 meanwhile"):
+        with pytest.raises(ConflictError, match=f"another client has changed the offset of {topic}:1 meanwhile"):
             plan.apply(source)
-        with pytest.raises(CoordinationError, match="meanwhile; 0 of 2 offsets are written"):
+        with pytest.raises(ConflictError, match="meanwhile; 0 of 2 offsets are written"):
             source.write(plan.found, plan.changing)
         assert stored_offsets(client, name, topic) == {0: 0, 1: 3}
         client.create(f"{GroupLayout(name).ids}/{name}_java-1-abcdef01", b"{}", ephemeral=True, makepath=True)

@@ -86,7 +86,7 @@ async def test_a_group_in_zookeeper(cluster_39: Cluster, unique: Unique) -> None
         assert [first.partitions(topic), third.partitions(topic)] == [given(document, each) for each in left]
         for words, text in (
             (["--remove-member", "zzzz"], "has no member 'zzzz'; its members are"),
-            (["--topics", "none.such"], "--topics: none.such does not exist; --partitions none.such=N plans"),
+            (["--topics", "none.such"], "--topics: none.such does not exist; a plan with it"),
             (["--partitions", f"{topic}=x"], "given; expected TOPIC=N, such as page-views=12"),
         ):
             status, out, err = await plan(name, *words, at)

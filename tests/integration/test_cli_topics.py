@@ -13,7 +13,7 @@ import pytest
 
 from kiel_groups import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import BrokerError, CoordinationError
+from kiel_groups.errors import BrokerError, ConflictError, CoordinationError
 from kiel_groups.ops import zookeeper_client
 from kiel_groups.ops.actions import topics as actions
 from kiel_groups.ops.actions.topic_config import apply_in_zookeeper, plan_in_zookeeper
@@ -134,7 +134,7 @@ async def test_a_change_of_settings_is_refused_if_another_one_was_faster(cluster
         change = plan_in_zookeeper(client, topic, {"retention.ms": "1000"}, ())
         client.set(f"/config/topics/{topic}", b'{"version":1,"config":{"flush.ms":"5"}}')
         notified = client.get_children("/config/changes")
-        with pytest.raises(CoordinationError, match="another client has changed its settings meanwhile"):
+        with pytest.raises(ConflictError, match="another client has changed its settings meanwhile"):
             apply_in_zookeeper(client, change)
         assert client.get_children("/config/changes") == notified
     assert described(cluster_39, topic)["config"] == {"flush.ms": "5"}

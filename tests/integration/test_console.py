@@ -89,13 +89,13 @@ async def test_a_member_that_dies_is_seen_without_a_reload(fresh_cluster: Cluste
 
 
 async def errors_have_labels(page: Page) -> None:
-    """The errors of forms name the labels of their fields, where requests and the command line have other names."""
+    """The errors of forms name the labels of their fields, where requests have other names."""
     for action, field, given, text in (
         ("undrain", "member", "", "Member: missing; expected a member or a host"),
         ("reset", "topics", "pv:x", "Topics: 'pv:x' given; expected"),
         ("reset", "to", "2026-99-99", "To: '2026-99-99' given; expected a time"),
         ("plan", "partitions", "pv", "Topics that grow: 'pv' given; expected a topic and a number"),
-        ("plan", "partitions", "pv=9", "Topics that grow: no member subscribes to topic 'pv'; 'Topics that all"),
+        ("plan", "partitions", "pv=9", "Topics that grow: no member subscribes to topic 'pv'; name it"),
     ):
         await page.locator(f"#a-{action}").press("Enter")
         await page.locator(f"dialog input[name={field}]").fill(given)

@@ -24,7 +24,7 @@ from kiel_groups.cli.terminal.mirror_report import MirrorProgress
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.znodes.layout import GroupLayout
-from kiel_groups.mirror.mirror_view import read_mirror
+from kiel_groups.mirror.mirror_view import follow_mirror, read_mirror
 from kiel_groups.mirror.target import TargetCluster
 from kiel_groups.mirror.topics import source_topics
 from kiel_groups.mirror.values import FORWARD, STOPPED, checkpoints_topic
@@ -266,7 +266,8 @@ async def test_one_command_mirrors_topics(pair: Pair, monkeypatch: pytest.Monkey
 
     async def follow() -> None:
         run = runs[0]
-        await run._follow(cast("Any", SimpleNamespace(url="")), MirrorProgress(run.first, run.logs), str)
+        views = follow_mirror(pair.source.zk_hosts, pair.name, pair.name, timeout_s=10)
+        await run._follow(cast("Any", SimpleNamespace(url="")), MirrorProgress(run.first, run.logs), str, views)
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2.0):

@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.clients import Producer
 from kiel_groups.embedded import Cluster
-from kiel_groups.errors import ConfigError, CoordinationError, SessionLostError
+from kiel_groups.errors import ConfigError, ConflictError, SessionLostError
 from kiel_groups.group.znodes.layout import GroupLayout
 from kiel_groups.model import MemberId, TopicPartition
 from kiel_groups.ops.actions.offset_order import place_order
@@ -109,7 +109,7 @@ async def test_an_order_waits_for_the_next_owner_and_is_taken_back(cluster_39: C
             # Without its tasks, the member neither performs the order nor releases the partition.
             await owner.consumer._lifecycle.connected.member._member_session._tasks.cancel()  # type: ignore[union-attr]
             order = await asyncio.to_thread(place_order, client, name, {first: 3})
-            with pytest.raises(CoordinationError, match=r"another order of offsets is in progress \(placed by .*:"):
+            with pytest.raises(ConflictError, match=r"another order of offsets is in progress \(placed by .*:"):
                 await asyncio.to_thread(place_order, second, name, {first: 4})
             assert await asyncio.to_thread(order.wait, client, report=reports.append, timeout_s=3) == {first}
             assert reports[0] == {first: dead}

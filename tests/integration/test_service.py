@@ -19,6 +19,7 @@ from kiel_groups.ops import zookeeper_groups
 from kiel_groups.ops.actions.cluster_address import BROKERS, ZOOKEEPER, ClusterAddress
 from kiel_groups.rest.settings import RestSettings
 from kiel_groups.service.service import Service
+from tests.helpers import rest_requests
 from tests.helpers.cluster_data import committed, produce
 from tests.helpers.coordinated_members import members_of
 from tests.helpers.described_answers import ask_described as ask
@@ -179,6 +180,7 @@ async def test_changes_of_an_operator(fresh_cluster: Cluster, unique: Unique, tm
             settings = await changing(f"{url}/config", "PATCH", {"settings": {"allocator": "sticky"}})
             assert settings.document["changes"] == [{"setting": "allocator", "before": None, "after": "sticky"}]
             assert (await changing(f"{url}/rebalance", "POST", {"reason": "by hand"})).status == 200
+            assert (await ask(f"{url}/plan?host=a&host=b")).status == 400
             refused = await changing(url, "DELETE")
             assert (refused.status, "is alive" in refused.document["message"]) == (400, True)
         assert committed(fresh_cluster, name, topic) == 20
@@ -221,6 +223,9 @@ async def test_a_group_of_brokers(coordinating_cluster: Cluster, unique: Unique)
             assert (refused.status, "a member allocates" in refused.document["message"]) == (409, True)
             live = await changing(f"{url}/offsets/reset", "POST", {"topics": None, "to": "earliest"})
             assert (live.status, "stop them first" in live.document["message"]) == (400, True)
+            given = {"topics": None, "to": "earliest", "store": "zookeeper"}
+            stored = await changing(f"{url}/offsets/reset", "POST", given)
+            assert (stored.status, "are in Kafka" in stored.document["message"]) == (400, True)
 
 
 #: Requests that are mistakes, each with the status of its answer, and words of the answer.
@@ -228,9 +233,16 @@ MISTAKES: tuple[tuple[str, str, object, int, str], ...] = (
     ("GET", "/groups/none", None, 404, "group 'none' does not exist"),
     ("GET", "/groups/%2e%2e%2fbrokers", None, 404, "does not exist"),
     ("POST", "/groups/none/offsets/reset", {"to": "earliest"}, 400, "topics: missing"),
-    ("POST", "/groups/none/offsets/reset", {"topics": ["a/b"], "to": "earliest"}, 400, "'a/b' is not a legal name"),
+    (
+        "POST",
+        "/groups/none/offsets/reset",
+        {"topics": ["a/b"], "to": "earliest"},
+        400,
+        "topics: 'a/b' is not a legal name",
+    ),
     ("POST", "/groups/none/offsets/reset", {"topics": None, "to": "begin"}, 400, "to: 'begin' given; expected one"),
-    ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "'1 week' given"),
+    ("POST", "/groups/none/offsets/reset", {"topics": None, "to": {"ago": "1 week"}}, 400, "ago: '1 week' given"),
+    ("POST", "/groups/none/offsets/delete", {"topics": None, "store": "kafka"}, 400, "store: 'kafka' given; expected"),
     ("POST", "/groups/none/drain", {}, 400, "member: missing; expected a member or a host"),
     ("POST", "/groups/none/drain", {"host": "h", "now": True}, 400, "the body has 'now'"),
     ("POST", "/groups/..%2f..%2fbrokers/rebalance", {}, 404, "does not exist"),
@@ -246,6 +258,16 @@ async def test_mistakes(fresh_cluster: Cluster) -> None:
         for method, path, body, status, words in MISTAKES:
             got = await changing(f"{url}{path}", method, body)
             assert (got.status, words in got.document["message"]) == (status, True), (path, body, got.document)
+        service = url.partition("/v1/")[0]
+        page = await AsyncHTTPClient().fetch(f"{service}/clusters/none/groups/g", raise_error=False)
+        assert (page.code, b"The service shows no cluster none." in page.body) == (404, True)
+        assert b'sse-connect="/v1/events"' in page.body
+        for query, status, words in (
+            ("cluster=none", 404, "shows no cluster 'none'; it shows main"),
+            ("topic=pv", 400, "the query has 'topic'; expected 'cluster' and 'group'"),
+        ):
+            refused = await rest_requests.ask(f"{service}/v1/events?{query}")
+            assert (refused.status, words in refused.document["message"]) == (status, True), refused
 
 
 @pytest.mark.parametrize(("token", "statuses"), [(TOKEN, {401: JSON, 404: WITH_TOKEN}), ("", {403: JSON})])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kiel_groups.backoff import Backoff, shortening
+from kiel_groups.backoff import LONGEST_REPEAT_S, Backoff, RepeatedFailures, shortening
 
 pytestmark = pytest.mark.unit
 
@@ -50,3 +50,16 @@ def test_shortening_subtracts_at_most_its_share() -> None:
     assert shortening(lambda: 0.0)() == 1.0
     assert shortening(lambda: 0.5, 0.5)() == 0.75
     assert shortening(lambda: 0.999_999)() == pytest.approx(0.7)
+
+
+def test_failures_are_logged_at_growing_intervals_and_new_causes_at_once() -> None:
+    """A line after the first one has the number and the time of the failures. A success begins anew."""
+    failures, told = RepeatedFailures(), {}
+    for now_s in range(0, 4_000, 5):
+        if (times := failures.note("refused", now_s)) is not None:
+            told[now_s] = times
+    assert list(told) == [0, 60, 180, 420, 900, 1500, 2100, 2700, 3300, 3900]
+    assert (told[0], told[60], told[3900]) == ("", ", 13 times in 60 s", ", 781 times in 3900 s")
+    assert LONGEST_REPEAT_S == 3900 - 3300
+    assert [failures.note(cause, 4_000) for cause in ("silent", "silent", "refused")] == ["", None, ""]
+    assert [failures.forget(), failures.forget(), failures.note("refused", 4_000)] == [True, False, ""]

@@ -12,7 +12,7 @@ from kiel_groups.cli.parameters.cluster_address import complete_topics
 from kiel_groups.cli.parameters.options import SERVER_WAIT_S, group_argument, in_zookeeper_only, json_option
 from kiel_groups.cli.terminal.changes import ChangeOptions, change_options
 from kiel_groups.cli.terminal.messages import DONE, EPILOG, Lines, warn_of_hidden
-from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
+from kiel_groups.errors import ConfigError, ConflictError, ProtocolError
 from kiel_groups.wording import counted
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def _change(
     Before that, check that the partitions in ``given`` exist.
 
     Raises:
-        CoordinationError: Another client has changed the weights meanwhile, or ZooKeeper did not answer.
+        ConflictError: Another client has changed the weights meanwhile.
+        CoordinationError: ZooKeeper did not answer.
     """
     from kiel_groups.ops.actions.weights import check_partitions, plan_weights
     from kiel_groups.ops.views.config_view import SettingChange, changes_table
@@ -156,7 +157,7 @@ def _change(
         if not how.is_confirmed(f"Change the weights of group {group}?"):
             return DONE
         if not planned.apply(client):
-            raise CoordinationError(f"another client has changed the weights of group {group} meanwhile; try again")
+            raise ConflictError(f"another client has changed the weights of group {group} meanwhile; try again")
         hint = _plan(lines, client, group).hint
     lines.say("info", f"group {group} has weights for {counted(planned.after, 'partition', 'partitions')} now")
     if hint and planned.after:

@@ -8,7 +8,8 @@ from typing import Final
 
 import click
 
-#: The parameters of commands by the names of the same settings in the Python interface, where the two differ.
+#: The parameters of commands by the names of the same settings in the Python interface, or of the same fields of the
+#: requests to the service, where these differ.
 _PARAMETERS: Final = {
     "zk_hosts": "zookeeper",
     "partition_allocator": "allocator",
@@ -16,6 +17,11 @@ _PARAMETERS: Final = {
     "required_acks": "acks",
     "servers": "zookeepers",
     "group": "groups",
+    "topics": "selection",
+    "partitions": "grown",
+    "shift": "shift_by",
+    "time": "to_datetime",
+    "ago": "by_duration",
 }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import click
@@ -20,7 +21,7 @@ from kiel_groups.cli.terminal.mirror_report import MirrorProgress
 from kiel_groups.cli.terminal.termination import Termination, end_stuck_worker
 from kiel_groups.errors import ConfigError, ConnectorExistsError, KielGroupsError, UnknownConnectorError
 from kiel_groups.group.znodes.worker_contents import cause_of
-from kiel_groups.mirror.mirror_view import MirrorView, read_mirror
+from kiel_groups.mirror.mirror_view import MirrorView, follow_mirror, read_mirror
 from kiel_groups.ops.loaded_groups import Logs
 from kiel_groups.rest.metrics_text import serving_metrics
 from kiel_groups.wording import own_command, some
@@ -30,13 +31,16 @@ from kiel_groups.workers.execution.worker_settings import WorkerSettings
 from kiel_groups.workers.values import ConnectorId, Work
 
 #: How often the progress is measured, in seconds, and the pause as a multiple of the time that a measurement takes.
-#: Each measurement is a session of ZooKeeper, so a run without an end measures less often.
+#: Each measurement asks ZooKeeper and the brokers, so a run without an end measures less often.
 _INTERVAL_S, _ENDLESS_INTERVAL_S, _PAUSE_FACTOR = 0.5, 2.0, 4.0
 #: How long a run that waits for all topics may make no progress, in seconds, before it looks for the cause. A task
 #: takes half of that to notice that a topic of the target is gone, and to continue with its other topics.
 _STILL_S = 30.0
 #: The type of an error at the beginning of its text.
 _TYPE = re.compile(r"^\w*Error: ")
+
+#: The mirror as it was read, or the error of the read.
+_Found: TypeAlias = MirrorView | KielGroupsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +85,23 @@ class MirrorRun:
         began_s, progress = time.monotonic(), MirrorProgress(self.first, self.logs)
         try:
             total = progress.left
-            with rendering.progress(self.lines, total, quiet=self.quiet, timed=self.logs is None) as update:
+            # Only a run without an end counts what waits: one with an end also asks whether all has a task.
+            views = follow_mirror(*self._place, timeout_s=SERVER_WAIT_S, with_new=self.logs is None)
+            with (
+                closing(views),
+                rendering.progress(self.lines, total, quiet=self.quiet, timed=self.logs is None) as update,
+            ):
 
                 def show(text: str) -> None:
                     update(text, None if total is None else total - (progress.left or 0))
 
-                return asyncio.run(self._run(progress, show))
+                return asyncio.run(self._run(progress, show, views))
         finally:
             took_s, is_known = time.monotonic() - began_s, False
             try:
                 has_followed = progress.last is not self.first
                 # Only now, the tasks have stored their last positions. What waits has no task, and is behind as well.
-                progress.add(last := self._read(with_new=True))
+                progress.add(last := read_mirror(*self._place, timeout_s=SERVER_WAIT_S, with_new=True))
                 # A run that was interrupted at its start has not stored its settings, which may name other topics. One
                 # that has followed the mirror knows what is stored, also if another process has changed it.
                 stored = None if last.connector is None else last.connector.config
@@ -102,12 +111,12 @@ class MirrorRun:
             if progress.last.partitions and not self.quiet:
                 click.echo(progress.summary(took_s, is_lag_known=is_known))
 
-    async def _run(self, progress: MirrorProgress, show: Callable[[str], None]) -> int:
+    async def _run(self, progress: MirrorProgress, show: Callable[[str], None], views: Iterator[_Found]) -> int:
         ending = Termination()
         worker = Worker(self.worker, on_stuck=end_stuck_worker, prepare=self._configure)
         try:
             async with serving_metrics(worker.metrics, self.metrics_port), worker:
-                following = asyncio.ensure_future(self._follow(worker, progress, show))
+                following = asyncio.ensure_future(self._follow(worker, progress, show, views))
                 works = [following, asyncio.ensure_future(worker.failed())]
                 try:
                     done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
@@ -145,17 +154,17 @@ class MirrorRun:
             await requests.put_config(name, self.config)
         await requests.resume(name)
 
-    async def _follow(self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None]) -> None:
+    async def _follow(
+        self, worker: Worker, progress: MirrorProgress, show: Callable[[str], None], views: Iterator[_Found]
+    ) -> None:
         """Show the progress until the mirror has reached the ends. Raise KielGroupsError if that cannot be."""
         warned: set[Work] = set()
         known, is_paused = self.config, False
         left, changed_s = progress.left, time.monotonic()
         while True:
             began_s = time.monotonic()
-            try:
-                # Only a run without an end counts what waits: one with an end also asks whether all has a task.
-                view = await asyncio.to_thread(self._read, with_new=self.logs is None)
-            except KielGroupsError:
+            view = await asyncio.to_thread(next, views)
+            if isinstance(view, KielGroupsError):
                 # The worker logs that ZooKeeper does not answer.
                 await asyncio.sleep(_INTERVAL_S)
                 continue
@@ -241,9 +250,10 @@ class MirrorRun:
                 warned.add(work)
                 self.lines.say("warning", f"{work} failed in the process at {status.worker}: {cause}")
 
-    def _read(self, *, with_new: bool = False) -> MirrorView:
-        clusters = self.clusters
-        return read_mirror(clusters.source, clusters.group, clusters.name, timeout_s=SERVER_WAIT_S, with_new=with_new)
+    @property
+    def _place(self) -> tuple[str, str, str]:
+        """ZooKeeper of the source, the group of workers, and the name of the mirror."""
+        return self.clusters.source, self.clusters.group, self.clusters.name
 
 
 def check_same(name: str, stored: Mapping[str, str], given: Mapping[str, str]) -> None:

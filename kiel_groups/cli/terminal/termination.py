@@ -62,6 +62,7 @@ class Termination:
         self._is_settled = True
 
     def _on_signal(self, number: int) -> None:
+        _discard_lost_output()
         loop = asyncio.get_running_loop()
         for each in _handled():
             # This installs Python's own handler of SIGINT, which cancels all tasks and waits for them; one of them may
@@ -87,6 +88,7 @@ class BlockingTermination:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         _on_first()
+        _discard_lost_output()
         self.status = _SIGNALLED + number
         self.asked.set()
 
@@ -108,6 +110,25 @@ def _on_first(*_: object) -> None:
 def _restore_defaults() -> None:
     for each in _handled():
         signal.signal(each, signal.SIG_DFL)
+
+
+def _discard_lost_output() -> None:
+    """
+    Discard the output to a terminal that is closed, after which the signal SIGHUP comes.
+
+    Each write to it fails, so that the last lines of a command would turn the status of the signal into a failure.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            descriptor = stream.fileno()
+        except (AttributeError, OSError, ValueError):  # There is no stream, or it has no file.
+            continue
+        try:
+            os.write(descriptor, b"")  # This fails for closed terminals only, not for a pipe without a reader.
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
 
 
 def end_process(status: int) -> NoReturn:

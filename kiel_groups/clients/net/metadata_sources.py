@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kiel_groups.backoff import RepeatedFailures
 from kiel_groups.broker_security import broker_security
 from kiel_groups.clients.net.connection import CONTROL, ConnectionPool
 from kiel_groups.config import BrokerConfig, HostPort
@@ -30,7 +31,7 @@ BrokerSource: TypeAlias = Callable[[], Awaitable[Iterable[HostPort]]]
 #: broker. A silent broker adds ``connect_timeout_ms`` to each refresh.
 UNREACHABLE_AFTER = 8
 
-#: Seconds of unanswered refreshes before the first warning, and between warnings.
+#: Seconds of unanswered refreshes before the first warning.
 _WARN_AFTER_S = 10.0
 
 _MOST_REASONS = 5
@@ -75,7 +76,8 @@ class MetadataSources:
         #: Set while ``unreachable`` is not None.
         self.all_unreachable = asyncio.Event()
         self._warn_at_s = 0.0
-        self._is_warned = False
+        #: The failures since the first one that was worth a warning.
+        self._warnings = RepeatedFailures()
 
     @property
     def unreachable(self) -> NoBrokersError | None:
@@ -132,9 +134,8 @@ class MetadataSources:
         return "; is it a broker that runs there?"
 
     def _answered(self, address: HostPort) -> None:
-        if self._is_warned:
+        if self._warnings.forget():
             log.warning("brokers answer again, after %s without an answer", counted(self.failures, "metadata request"))
-            self._is_warned = False
         self.last, self.failures, self._unanswered = address, 0, None
         self.all_unreachable.clear()
         self._metrics.gauge("metadata_unanswered", 0)
@@ -148,10 +149,10 @@ class MetadataSources:
         now_s = asyncio.get_running_loop().time()
         if self.failures == 1:
             self._warn_at_s = now_s + _WARN_AFTER_S
-        # Do not warn of each request: by then, refused connections fail every max_backoff_ms.
-        if self.failures % UNREACHABLE_AFTER == 0 or now_s >= self._warn_at_s:
-            self._warn_at_s = now_s + _WARN_AFTER_S
-            self._is_warned = True
+        # Do not warn of each request: by then, refused connections fail every max_backoff_ms. The text of the error is
+        # not the cause, because it names the brokers in the order in which they were tried.
+        is_outage = self.failures >= UNREACHABLE_AFTER or now_s >= self._warn_at_s
+        if is_outage and self._warnings.note("no answer", now_s) is not None:
             unanswered = counted(self.failures, "metadata request was", "metadata requests in a row were")
             log.warning("%s not answered: %s; trying again", unanswered, error)
 

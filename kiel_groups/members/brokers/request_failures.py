@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from kiel_groups.backoff import RepeatedFailures
 from kiel_groups.errors import KielGroupsError
 from kiel_groups.group.member_state import CoordinatorCode, GroupRequest, Reaction, reaction_to
 from kiel_groups.metrics import Metrics
 from kiel_groups.wire.error_codes import ErrorCode
-from kiel_groups.wording import counted
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import SlowStep
 
@@ -36,9 +36,6 @@ _STARTING = frozenset({CoordinatorCode.LOADING, CoordinatorCode.NOT_AVAILABLE, C
 #: cluster create the topic of the offsets, by default with 50 partitions, and elect their leaders.
 CREATION_S = 10.0
 
-#: The pause before the log repeats the cause of continued failures, in seconds; it doubles each time.
-REPEAT_S, LONGEST_REPEAT_S = 60.0, 600.0
-
 #: Hints for requests whose code has a cause that its usual hint does not name.
 _HINTS: Mapping[tuple[GroupRequest, int], str] = {
     (GroupRequest.SYNC, CoordinatorCode.UNKNOWN): (
@@ -63,13 +60,8 @@ class RequestFailures:
         self._metrics = metrics
         self._runtime = runtime
         self._words = {**_WORDS, GroupRequest.FIND: find}
-        #: The cause of the last failure, and the level at which it was logged.
-        self._logged = ("", logging.NOTSET)
-        #: The number of failures with that cause, the times of the first failure and of the last log line, in seconds
-        #: of boot time, and the pause before the log repeats the cause, in seconds.
-        self._count = 0
-        self._first_s = self._logged_s = 0.0
-        self._repeat_s = REPEAT_S
+        #: The failures by their cause, and the level at which it is logged.
+        self._failures = RepeatedFailures()
         self._has_joined = False
         #: When a coordinator was first missing, in seconds of boot time.
         self._missing_since_s: float | None = None
@@ -85,24 +77,10 @@ class RequestFailures:
         """
         self._metrics.count("group_requests_failed", request=request.value)
         self.last = error
-        logged, self._logged = self._logged, (f"{request}: {error}", self._level(error))
-        now_s = self._runtime.boot_time_s()
-        if logged != self._logged:
-            self._count, self._first_s, self._repeat_s = 0, now_s, REPEAT_S
-            log.log(self._logged[1], "group %s: could not %s: %s; retrying", self._group, self._words[request], error)
-            self._logged_s = now_s
-        self._count += 1
-        if now_s - self._logged_s >= self._repeat_s:
-            log.log(
-                self._logged[1],
-                "group %s: could not %s, %s in %.0f s: %s; retrying",
-                self._group,
-                self._words[request],
-                counted(self._count, "time"),
-                now_s - self._first_s,
-                error,
-            )
-            self._logged_s, self._repeat_s = now_s, min(2 * self._repeat_s, LONGEST_REPEAT_S)
+        level, what = self._level(error), self._words[request]
+        times = self._failures.note((f"{request}: {error}", level), self._runtime.boot_time_s())
+        if times is not None:
+            log.log(level, "group %s: could not %s%s: %s; retrying", self._group, what, times, error)
 
     def note_code(self, request: GroupRequest, code: ErrorCode) -> None:
         """Call ``note`` if the member retries the request, finds its coordinator or joins again after this code."""
@@ -124,7 +102,8 @@ class RequestFailures:
 
     def forget(self) -> None:
         """Forget the failures, because the membership is confirmed. So the object logs the next failure at once."""
-        self.last, self._logged, self._has_joined = None, ("", logging.NOTSET), True
+        self.last, self._has_joined = None, True
+        self._failures.forget()
 
     def _level(self, error: KielGroupsError) -> int:
         if getattr(error, "is_logged", False):

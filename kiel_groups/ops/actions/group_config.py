@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kazoo.exceptions import BadVersionError, KazooException, NoNodeError
 
-from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError
+from kiel_groups.errors import ConfigError, ConflictError, CoordinationError, ProtocolError
 from kiel_groups.group.znodes.contents import GroupSettings, encode_object, parse_object
 from kiel_groups.group.znodes.group_settings import LONGEST_REASON, DynamicConfig, check_reason, forget_departed
 from kiel_groups.group.znodes.layout import GroupLayout
@@ -62,14 +62,14 @@ class ConfigChange:
         Write the change, unless ``after`` is None.
 
         Raises:
-            CoordinationError: Another client has changed the ``config`` meanwhile. Nothing was written.
+            ConflictError: Another client has changed the ``config`` meanwhile. Nothing was written.
         """
         if self.after is None:
             return
         try:
             client.set(GroupLayout(self.group).config, encode_object(self.after), self.version)
         except (BadVersionError, NoNodeError) as error:
-            raise CoordinationError(
+            raise ConflictError(
                 f"the config of group {self.group} was changed meanwhile, so nothing was written; try again"
             ) from error
 
@@ -100,7 +100,7 @@ def plan_drain(
     if unowned and not leave_unowned:
         raise ConfigError(
             f"every member of group {group} that subscribes to {some(unowned)} would be drained: start another member"
-            " first, or permit partitions without an owner (--leave-unowned)"
+            " first, or permit partitions without an owner by leave_unowned"
         )
     after = {**current.fields, "drained": sorted(was | owned.keys())}
     return current.changed(after, _reason(f"drain of {some(owned, 2)}"), owned)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
-from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
+from kiel_groups.errors import BrokerError, ConfigError, ConflictError, CoordinationError
 from kiel_groups.group.znodes.layout import CONSUMERS, ROOT, GroupLayout
 from kiel_groups.group.znodes.transactions import Delete
 from kiel_groups.ops.broker_reader import BrokerSession, ask_coordinator, find_group
@@ -46,8 +46,9 @@ def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
     ``deletion_transactions``.
 
     Raises:
-        CoordinationError: A member has joined meanwhile, or a znode has changed. The text has the number of znodes that
+        ConflictError: A member has joined meanwhile, or a znode has changed. The text has the number of znodes that
             were deleted before.
+        CoordinationError: An ACL denies the deletion. The text has that number, too.
     """
     group, deleted = deletion.group, 0
     for operations in deletion_transactions(group, deletion.snapshot):
@@ -55,7 +56,7 @@ def delete_znodes(client: Client, deletion: GroupDeletion) -> None:
             before = f"{counted(deleted, 'znode')} were deleted before" if deleted else "nothing was deleted"
             if isinstance(failed[1], NoAuthError):
                 raise CoordinationError(f"group {group}: {refusal_text(failed[1])}; {before}")
-            raise CoordinationError(
+            raise ConflictError(
                 f"group {group} has changed meanwhile, at {failed[0].path} ({type(failed[1]).__name__}); {before}. A"
                 f" member has joined, or another program commits its offsets: {own_command('describe', group)} shows"
                 " the group"

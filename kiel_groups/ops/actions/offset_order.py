@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from kiel_groups.config import check_name
-from kiel_groups.errors import ConfigError, CoordinationError, ProtocolError, SessionLostError
+from kiel_groups.errors import ConfigError, ConflictError, CoordinationError, ProtocolError, SessionLostError
 from kiel_groups.group.znodes.contents import (
     LARGEST_OFFSET,
     OrderedOffset,
@@ -156,7 +156,8 @@ def place_order(client: Client, group: str, offsets: Mapping[TopicPartition, int
     Raises:
         ConfigError: The group has no members, ``offsets`` is empty, a partition does not exist, or an offset is not
             legal.
-        CoordinationError: Another order is in progress, or ZooKeeper refuses the order. Nothing stays ordered then.
+        ConflictError: Another order is in progress. Nothing is ordered.
+        CoordinationError: ZooKeeper refuses the order. Nothing stays ordered then.
     """
     layout = GroupLayout(check_name(group, "group"))
     if not offsets:
@@ -203,13 +204,13 @@ def _new_order(
     Return a new order, its notice, and the version of the parent znode of orders. Nothing is ordered yet.
 
     The parent znode is created if it does not exist. ``_write`` replaces the data of the parent znode by the notice.
-    Raise CoordinationError if another order is in progress.
+    Raise ConflictError if another order is in progress.
     """
     with suppress(NodeExistsError):
         client.create(layout.orders)
     session_id, (_, stat) = _session_id(client), client.get(layout.orders)
     if stat.numChildren:
-        raise CoordinationError(_in_progress(client, layout))
+        raise ConflictError(_in_progress(client, layout))
     order_id = f"{unsigned_hex(session_id)}-{stat.version}"
     by, topics = f"{socket.gethostname()}:{os.getpid()}", tuple(sorted({each.topic for each in offsets}))
     notice = OrderNotice(order_id, topics, by, round(1000 * time.time()))
@@ -223,7 +224,7 @@ def _write(
     Create the znodes of an order, and then write the notice. The members watch the notice, and then read the order.
 
     Each transaction requires the ``version`` at which the parent znode had no orders. So of two commands, only one
-    command can write its notice. The other command gets a CoordinationError.
+    command can write its notice. The other command gets a ConflictError.
     """
     most = MOST_OPERATIONS - 1
     for start in range(0, len(entries), most):
@@ -232,7 +233,7 @@ def _write(
         creations = [Create(path, entry, ephemeral=True) for path, entry in entries[start : start + most]]
         if failed := commit(client, [first, *creations]):
             if isinstance(failed[1], BadVersionError | NodeExistsError):
-                raise CoordinationError(_in_progress(client, layout))
+                raise ConflictError(_in_progress(client, layout))
             raise CoordinationError(f"group {layout.group}: nothing is ordered: {refusal_text(failed[1])}")
 
 

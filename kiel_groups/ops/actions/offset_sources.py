@@ -19,7 +19,7 @@ from typing import TypeAlias
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from kiel_groups.config import BROKER_V1, ZOOKEEPER_STORE, check_name
-from kiel_groups.errors import BrokerError, ConfigError, CoordinationError, ProtocolError
+from kiel_groups.errors import BrokerError, ConfigError, ConflictError, CoordinationError, ProtocolError
 from kiel_groups.group.znodes.contents import FirstOffsets, Snapshot, encode_offset
 from kiel_groups.group.znodes.layout import GroupLayout, topic_path
 from kiel_groups.group.znodes.round_contents import refusal_by_programs
@@ -188,8 +188,8 @@ class ZooKeeperOffsets:
             A remark for people, or "".
 
         Raises:
-            CoordinationError: Another client has changed an offset, and the text has the number of written offsets; or
-                ZooKeeper refuses an offset.
+            ConflictError: Another client has changed an offset, and the text has the number of written offsets.
+            CoordinationError: ZooKeeper refuses an offset, and the text has that number.
             BrokerError, ConfigError: The offsets are in Kafka, and the coordinator refuses them or does not answer.
         """
         layout = GroupLayout(found.group)
@@ -352,12 +352,12 @@ def _store_of(group: str, settled: str | None, given: str | None, *, in_znodes: 
     """
     if settled is not None:
         if given not in (None, settled):
-            raise ConfigError(f"--store: {given!r} given; the settings of group {group} have {settled!r}")
+            raise ConfigError(f"store: {given!r} given; the settings of group {group} have {settled!r}")
         return settled
     if given is None and in_znodes and in_kafka:
         raise ConfigError(
-            f"group {group} has offsets in ZooKeeper and in Kafka, and no settings that say which of them count; give"
-            " '--store zookeeper' or '--store broker-v1'"
+            f"store: not given, and group {group} has offsets in ZooKeeper and in Kafka, and no settings that say which"
+            " of them count; expected 'zookeeper' or 'broker-v1'"
         )
     return given or (BROKER_V1 if in_kafka else ZOOKEEPER_STORE)
 
@@ -425,7 +425,7 @@ def _write_znodes(client: Client, layout: GroupLayout, found: GroupOffsets, chan
     """
     Write changes of offset znodes, in transactions of some hundred operations.
 
-    The znodes must still have the versions in ``found``. Raise CoordinationError otherwise; then earlier transactions
+    The znodes must still have the versions in ``found``. Raise ConflictError otherwise; then earlier transactions
     stay written. If the changes only delete offsets of a topic without a subscriber, also delete the topic's empty
     parent znodes.
     """
@@ -435,10 +435,12 @@ def _write_znodes(client: Client, layout: GroupLayout, found: GroupOffsets, chan
     for portion in chunks(_operation(layout.offset(p), found.versions.get(p), after) for p, _, after, _ in changes):
         if failed := commit(client, portion):
             partition, error = partitions[failed[0].path], failed[1]
+            kind: type[CoordinationError] = ConflictError
             why = changed_meanwhile(layout.group, [partition])
             if not isinstance(error, (BadVersionError, NodeExistsError, NoNodeError)):
+                kind = CoordinationError
                 why = f"group {layout.group}: the offset of {partition} is refused: {refusal_text(error)}"
-            raise CoordinationError(f"{why}; {written:,} of {len(changes):,} offsets are written; try again")
+            raise kind(f"{why}; {written:,} of {len(changes):,} offsets are written; try again")
         written += len(portion)
     for topic, listed in groupby(changes, key=lambda each: each.partition.topic):
         # A live member needs the folders of the topics that it subscribes to.

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kiel_groups.errors import BrokerError, ConfigError, CoordinationError
+from kiel_groups.errors import BrokerError, ConfigError, ConflictError
 from kiel_groups.model import TopicPartition
 from kiel_groups.ops.actions.offset_order import OffsetOrder, place_order
 from kiel_groups.ops.actions.offset_sources import OffsetSource, changed_meanwhile
@@ -82,7 +82,8 @@ class OffsetsPlan:
 
         Raises:
             ConfigError: As for ``check`` and ``place_order``; the group may have no members any more.
-            CoordinationError: Another order is in progress, or ZooKeeper refuses the order.
+            ConflictError: Another order is in progress.
+            CoordinationError: ZooKeeper refuses the order.
         """
         self.check()
         return place_order(
@@ -134,8 +135,8 @@ class OffsetsPlan:
             A remark for people, or "".
 
         Raises:
-            ConfigError: As for ``check``, or live members must make the change now.
-            CoordinationError: Another client has changed an offset.
+            ConfigError: As for ``check``.
+            ConflictError: Another client has changed an offset, or live members must make the change now.
             KielGroupsError: As for ``read`` and ``write`` of the source.
         """
         topics = {each.partition.topic for each in self.changes}
@@ -143,10 +144,10 @@ class OffsetsPlan:
         now = replace(self, found=found)
         now.check()
         if now.is_order:
-            raise ConfigError(f"group {self.group} has live members: {some(found.members)}; try again")
+            raise ConflictError(f"group {self.group} has live members: {some(found.members)}; try again")
         changed = [each.partition for each in self.changing if found.offsets.get(each.partition) != each.before]
         if changed:
-            raise CoordinationError(f"{changed_meanwhile(self.group, changed)}; nothing is written; try again")
+            raise ConflictError(f"{changed_meanwhile(self.group, changed)}; nothing is written; try again")
         return source.write(self.found, self.changing, self.znodes)
 
 
@@ -182,7 +183,7 @@ def plan_reset(
     if selection is None and target.kind in ("shift", "current"):
         partitions = [each for each in partitions if each in found.offsets]
     if not partitions:
-        raise ConfigError(f"group {group} has no offsets, and no live member; name topics by --topic")
+        raise ConfigError(f"group {group} has no offsets, and no live member; name its topics")
     _check_logs(found, partitions)
     given = None
     if target.kind == "time":
@@ -254,7 +255,7 @@ def plan_copy(
         found = replace(found, store=origin.store)
     if found.stored and not overwrite:
         has = counted(found.stored, "partition")
-        raise ConfigError(f"group {new_group} has offsets of {has}; --overwrite replaces those that group {group} has")
+        raise ConfigError(f"overwrite: not given, and group {new_group} has offsets of {has}, which would be replaced")
     changes = tuple(OffsetChange(p, found.offsets.get(p), at) for p, at in sorted(offsets.items()))
     return OffsetsPlan(found, changes, _gone(origin, None))
 

@@ -86,8 +86,8 @@ def preview_group(
 
 _FUNCTION = "{!r}, a function of its members; 'kiel-groups plan --allocator MODULE:FUNCTION' plans with it"
 _NO_MEMBERS = (
-    "group {} has no members, so nothing is planned; for a plan, give the number of members that join (--add-member N),"
-    " and the topics that they read (--topics)"
+    "group {} has no members, so nothing is planned; for a plan, give the number of members that join ('add-member'),"
+    " and the topics that they read"
 )
 
 

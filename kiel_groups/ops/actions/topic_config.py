@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from kiel_groups.errors import ConfigError, CoordinationError, KielGroupsError
+from kiel_groups.errors import ConfigError, ConflictError, CoordinationError, KielGroupsError
 from kiel_groups.group.znodes.contents import encode_object, parse_broker_version, parse_object, typed_field
 from kiel_groups.group.znodes.transactions import Create, Put
 from kiel_groups.ops.actions.topics import CONFIG_CHANGES, check_followed, check_present
@@ -179,7 +179,8 @@ def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
     Store the topic's settings, and notify the brokers, in one transaction.
 
     Raises:
-        CoordinationError: Another client has changed the settings since they were read, or ZooKeeper refuses the write.
+        ConflictError: Another client has changed the settings since they were read.
+        CoordinationError: ZooKeeper refuses the write.
             Nothing is changed then.
     """
     path, data = f"/config/topics/{change.topic}", encode_object({"version": 1, "config": change.after})
@@ -196,7 +197,7 @@ def apply_in_zookeeper(client: Client, change: TopicConfigChange) -> None:
     if failed := commit(client, operations):
         error = failed[1]
         if isinstance(error, BadVersionError | NodeExistsError | NoNodeError):
-            raise CoordinationError(
+            raise ConflictError(
                 f"topic {change.topic!r}: nothing was changed: another client has changed its settings meanwhile; look"
                 " at them again"
             )

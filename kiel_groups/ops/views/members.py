@@ -206,7 +206,11 @@ def find_slots(
         exact = {slot for slot, own in ids.items() if name in own}
         fitting = exact or {slot for slot, own in ids.items() if any(each.endswith(f"-{name}") for each in own)}
         if not fitting:
-            meant = "it is a host: give --host" if name in hosts.values() else f"its members are {some(sorted(ids))}"
+            meant = (
+                f"it is a host: give host={name!r}"
+                if name in hosts.values()
+                else f"its members are {some(sorted(ids))}"
+            )
             raise ConfigError(f"group {group} has no member {name!r:.80}; {meant}")
         if len(fitting) > 1:
             raise ConfigError(

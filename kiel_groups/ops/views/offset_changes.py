@@ -125,7 +125,7 @@ class Target(NamedTuple):
 
 def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
     """
-    Parse the values of ``--topic``, such as ``topic`` or ``topic:0,1``. Several values of one topic are combined.
+    Parse names of topics and partitions, such as ``topic`` or ``topic:0,1``. Several values of one topic are combined.
 
     Raises:
         ConfigError: The name of a topic or the number of a partition is not legal.
@@ -133,10 +133,10 @@ def parse_selection(names: Iterable[str]) -> dict[str, frozenset[int] | None]:
     found: dict[str, frozenset[int] | None] = {}
     for name in names:
         topic, colon, listed = name.partition(":")
-        check_name(topic, "--topic")
+        check_name(topic, "topics")
         numbers = [whole_number(each.strip()) for each in listed.split(",")] if colon else []
         if None in numbers:
-            raise ConfigError(f"--topic: {name!r:.300} given; expected TOPIC or TOPIC:0,1,2")
+            raise ConfigError(f"topics: {name!r:.300} given; expected TOPIC or TOPIC:0,1,2")
         given = frozenset(number for number in numbers if number is not None) if colon else None
         former = found.get(topic, frozenset())
         found[topic] = None if given is None or former is None else former | given
@@ -154,10 +154,10 @@ def parse_time(text: str) -> int:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"--to-datetime: {text!r:.80} given; {expected}") from None
+        raise ConfigError(f"time: {text!r:.80} given; {expected}") from None
     time_ms = round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
     if time_ms < 0:
-        raise ConfigError(f"--to-datetime: {text!r:.80} given; {expected}")
+        raise ConfigError(f"time: {text!r:.80} given; {expected}")
     return time_ms
 
 
@@ -173,7 +173,7 @@ def duration_ms(text: str) -> int:
         return sum(int(number) * _UNITS_MS[unit] for number, unit in short)
     iso = _ISO.fullmatch(text)
     if iso is None or not any(iso.groups()) or text.endswith("T"):
-        raise ConfigError(f"--by-duration: {text!r:.80} given; expected one such as 90m, 2h, 1d12h or P1DT2H30M")
+        raise ConfigError(f"ago: {text!r:.80} given; expected one such as 90m, 2h, 1d12h or P1DT2H30M")
     return round(
         sum(float(number or 0) * _UNITS_MS[unit] for number, unit in zip(iso.groups(), _ISO_UNITS, strict=True))
     )
@@ -272,8 +272,8 @@ def compute_changes(
     listed = sorted(partitions)
     if target.kind == "shift" and (bare := [each for each in listed if each not in found.offsets]):
         raise ConfigError(
-            f"--shift-by: group {found.group} has no offset of {some(bare)} to shift; name other partitions by --topic,"
-            " or use --to-earliest, --to-latest or --to-offset"
+            f"shift: group {found.group} has no offset of {some(bare)} to shift; name other partitions, or reset these"
+            " to the earliest or the latest offset, or to an offset by its number"
         )
     return tuple(_change(found, each, target, (given or {}).get(each, FoundTime(0))) for each in listed)
 

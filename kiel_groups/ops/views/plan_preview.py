@@ -299,7 +299,7 @@ def _check_added(group: str, change: GroupChange, topics: Iterable[str]) -> None
     if change.added > _MOST_ADDED:
         raise ConfigError(f"{change.added:,} new members given; expected at most {_MOST_ADDED:,}")
     if change.added and not tuple(topics):
-        raise ConfigError(f"group {group} has no member whose topics a new one would have; --topics names them")
+        raise ConfigError(f"group {group} has no member whose topics a new one would have; name its topics")
 
 
 def _grown(
@@ -314,17 +314,17 @@ def _grown(
     grown = dict(topics)
     for topic, count in change.partitions.items():
         if topic not in subscribed:
-            raise ConfigError(f"--partitions: no member subscribes to topic {topic!r}; --topics adds it")
+            raise ConfigError(
+                f"partitions: no member subscribes to topic {topic!r}; name it among the topics of the members"
+            )
         if count < len(topics.get(topic, ())):
             raise ConfigError(
-                f"--partitions: {topic}={count} given; topic {topic!r} has {len(topics[topic])} partitions, and a topic"
+                f"partitions: {topic}={count} given; topic {topic!r} has {len(topics[topic])} partitions, and a topic"
                 " never loses any"
             )
         grown[topic] = tuple(range(count))
     if missing := sorted(set(change.topics) - grown.keys()):
-        raise ConfigError(
-            f"--topics: {some(missing)} does not exist; --partitions {missing[0]}=N plans with N partitions"
-        )
+        raise ConfigError(f"topics: {some(missing)} does not exist; a plan with it also needs its number of partitions")
     return grown
 
 

@@ -203,22 +203,14 @@
       + "a time such as 2026-11-29T08:00Z; how long ago, such as 2h");
   }
 
-  // Errors name the fields of requests, or the options of the command line. The form has labels in their place.
-  const OPTIONS = {
-    "--topic": "topics", "--to-datetime": "to", "--by-duration": "to", "--shift-by": "to", "--store": "store",
-    "--add-member": "add-member", "--partitions": "partitions", "--topics": "topic",
-  };
-  const VALUES = { "--to-earliest": "earliest", "--to-latest": "latest", "--to-offset": "a number" };
+  // Errors begin with the name of a field of requests. The form has its label in its place. These fields have other names.
+  const FIELDS = { time: "to", ago: "to", shift: "to", topics: "topic" };
 
   function inLabels(message, action) {
     const labels = new Map(action.fields.filter(([, label]) => label).map(([name, label]) => [name, label.split(/[,;:]/)[0]]));
-    const field = message.match(/^([a-z-]+): /);
-    if (field && labels.has(field[1])) return labels.get(field[1]) + message.slice(field[1].length);
-    return message.replace(/'(--[a-z-]+) ([^']*)'|--[a-z-]+/g, (text, option = text, value = "", at) => {
-      const label = labels.get(OPTIONS[option]);
-      if (!label) return VALUES[option] || text;
-      return at === 0 ? label : `'${label}'${value && ` ${value}`}`;
-    });
+    const name = message.match(/^([a-z-]+): /)?.[1];
+    const label = labels.get(name) || labels.get(FIELDS[name]);
+    return label ? label + message.slice(name.length) : message;
   }
 
   async function send(action, group, { connector, ...body }, dryRun) {
@@ -320,7 +312,7 @@
   function field(name, label, preset, list, given, required) {
     if (name === "leave_unowned") {
       return element("label", { className: "check" }, element("input", { type: "checkbox", name }),
-        "Even if partitions are left without an owner, because no other member reads them (--leave-unowned)");
+        "Even if partitions are left without an owner, because no other member reads them (leave_unowned)");
     }
     if (name === "config") {
       const value = given.config ? linesOf(JSON.parse(given.config)) : preset;

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 from typing import Literal, TypeAlias, TypeVar
 
-from kiel_groups.backoff import Backoff
+from kiel_groups.backoff import Backoff, RepeatedFailures
 from kiel_groups.clients.grouped import GroupedConsumer
 from kiel_groups.errors import ClosedError, CommitFailedError, KielGroupsError, TaskStoppedError
 from kiel_groups.model import Record, TopicPartition
@@ -84,6 +84,7 @@ class SinkTaskRunner(Runner):
         #: The error of a hook, which the loop of the task raises.
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, lambda: context.runtime.uniform(0.5, 1.5))
+        self._read_failures, self._commit_failures = RepeatedFailures(), RepeatedFailures()
         self._consumer: GroupedConsumer | None = None
         #: Whether the hooks of the consumer still call the task. They do not after an error, or after a cancellation.
         self._is_active = True
@@ -131,7 +132,7 @@ class SinkTaskRunner(Runner):
             try:
                 await consumer.connect()
                 await consumer.subscribe(self.context.settings["topics"])
-                self.report("consumer", "")
+                self._has_read()
                 return
             except KielGroupsError as error:
                 await self._wait_after(error)
@@ -152,7 +153,7 @@ class SinkTaskRunner(Runner):
             if self._failure.done():
                 self._failure.result()
             self._pauses.reset()
-            self.report("consumer", "")
+            self._has_read()
             await self._put(found)
             if self.context.runtime.boot_time_s() - self._committed_s >= _COMMIT_INTERVAL_S:
                 await self._flush_and_commit()
@@ -167,9 +168,16 @@ class SinkTaskRunner(Runner):
         """Log and report a retriable error, and wait before the next attempt; raise an error that is not retriable."""
         if not error.retriable:
             raise error
-        log.warning("task %s: %s; trying again", self.context.work, error)
+        if (times := self._read_failures.note(str(error), self.context.runtime.boot_time_s())) is not None:
+            log.warning("task %s: %s; trying again%s", self.context.work, error, times)
         self.report("consumer", str(error))
         await self.pause(self._pauses.next_s())
+
+    def _has_read(self) -> None:
+        """Log and report the end of an error."""
+        self.report("consumer", "")
+        if self._read_failures.forget():
+            log.warning("task %s: reads again", self.context.work)
 
     async def _next(self, consumer: GroupedConsumer) -> _Found:
         """Return the next records. After a timeout, a request to stop or a failed hook, return an empty dict."""
@@ -234,14 +242,16 @@ class SinkTaskRunner(Runner):
         """
         try:
             await consumer.commit(due)
-        except (CommitFailedError, ClosedError) as error:
-            log.warning("task %s: offsets are not committed: %s", self.context.work, error)
         except KielGroupsError as error:
-            if not error.retriable:
+            if not (error.retriable or isinstance(error, CommitFailedError | ClosedError)):
                 raise
-            log.warning("task %s: offsets are not committed yet: %s", self.context.work, error)
+            if (times := self._commit_failures.note(str(error), self.context.runtime.boot_time_s())) is not None:
+                yet = " yet" if error.retriable else ""
+                log.warning("task %s: offsets are not committed%s%s: %s", self.context.work, yet, times, error)
         else:
             self._committed |= due
+            if self._commit_failures.forget():
+                log.warning("task %s: offsets are committed again", self.context.work)
 
     # ------------------------------------------------------------------ hooks of the consumer
 

@@ -40,6 +40,17 @@ AT_BROKERS = ("describe", "g", "--coordination=brokers", "--brokers", "b:9092")
             ("connectors", "create", "f", "--url=http://w:1", "--token-file", "t"),
             "'kiel-groups connectors status 'its name' --url http://w:1 --token-file t'",
         ),
+        # The token of a service is not that of the workers.
+        (
+            "'kiel-groups workers run --group w'",
+            ("--config", "c", "serve", "--token-file", "own"),
+            "'kiel-groups --config c workers run --group w'",
+        ),
+        (
+            "'kiel-groups connectors restart c'",
+            ("serve", "--token-file", "own", "--worker-token-file=theirs"),
+            "'kiel-groups connectors restart c --token-file theirs'",
+        ),
         # Commands without such options, and texts that are no commands.
         ("'kiel-groups cluster down'", AT_BROKERS, "'kiel-groups cluster down'"),
         ("See 'kiel-groups describe --help'.", AT_BROKERS, "See 'kiel-groups describe --help'."),

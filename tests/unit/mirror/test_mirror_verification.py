@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kiel_groups.mirror import mirror_verification
 from kiel_groups.mirror.checkpoints import MirroredPartition
 from kiel_groups.mirror.comparison import (
     DELETED,
@@ -174,3 +175,33 @@ def test_what_is_not_mirrored_of_a_topic_with_hashed_keys_is_counted(monkeypatch
     found = MirrorVerification("old:9092", source, "m")._compare_hashed("a", [behind, new], source)
     assert (found.records, found.equal, dict(found.counts)) == ((9, 2), 2, {WAITING: 7})
     assert not found.unexplained(is_exactly_once=True)
+
+
+def test_records_that_are_read_twice_are_one_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where logs begin between two checkpoints, the search for the beginning reads records of the source, too."""
+    partition, end, shown = TopicPartition("a", 0), 9, list[tuple[int, int]]()
+    position = 0
+
+    def subscribe(_: str, at: dict[TopicPartition, int], __: list[int]) -> None:
+        nonlocal position
+        position = at[partition]
+
+    def batches(**_: object) -> dict[TopicPartition, list[Any]]:
+        nonlocal position
+        offsets = range(position, min(position + 4, end))
+        position += 4
+        values = SimpleNamespace(to_list=lambda: [b"%d" % offset for offset in offsets])
+        return {partition: [SimpleNamespace(offsets=offsets, keys=values, values=values, next_offset=offsets.stop)]}
+
+    consumer: Any = SimpleNamespace(unsubscribe=lambda: None, subscribe=subscribe, consume_batches=batches)
+    monkeypatch.setattr(mirror_verification, "_SHOW_S", 0)
+    monkeypatch.setattr(
+        MirrorVerification,
+        "_of_target",
+        lambda _, __, ___, start, stop: iter([Records(range(start, stop), [b"differs!"] * (stop - start))]),
+    )
+    verification = MirrorVerification("old:9092", SimpleNamespace(), "m", progress=lambda _, *done: shown.append(done))  # type: ignore[arg-type]
+    verification._total = end - 1
+    copy = _Copy(PartitionComparison(partition, "copy"), (1, end), {0: (3, 12)}, [(0, 0), (7, 10)], end)
+    verification._compare(copy, consumer)
+    assert shown[-1] == (end - 1, end - 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.cli.terminal.mirror_report import mirror_problems
+from kiel_groups.errors import KielGroupsError, NoZooKeeperError
 from kiel_groups.group.znodes.contents import Znode
 from kiel_groups.group.znodes.layout import WorkerLayout
 from kiel_groups.group.znodes.worker_contents import SourceOffset, partition_digest
@@ -18,6 +20,7 @@ from kiel_groups.mirror import mirror_view
 from kiel_groups.mirror.mirror_view import (
     MirrorView,
     PartitionProgress,
+    follow_mirror,
     mirrored_partitions,
     stored_offsets,
     with_checkpoints,
@@ -208,3 +211,34 @@ def test_a_topic_that_is_copied_in_no_direction_is_a_problem(monkeypatch: pytest
     ]
     counts.clear()
     assert with_checkpoints(MirrorView("m", group_of()), {}, timeout_s=1).stopped == {}
+
+
+def test_a_mirror_that_is_followed_is_read_in_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read that fails, or a connection that broke, begins another session with the next read."""
+    sessions: list[SimpleNamespace] = []
+    views = [MirrorView("m", group_of(), (), seen_ms=number) for number in range(4)]
+
+    @contextmanager
+    def opened(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        sessions.append(client := SimpleNamespace(connected=True))
+        try:
+            yield client
+        finally:
+            client.connected = False
+
+    def read(*_: object, **__: object) -> MirrorView:
+        if isinstance(found := answers.pop(0), KielGroupsError):
+            raise found
+        return found
+
+    failure = NoZooKeeperError("no answer")
+    answers: list[MirrorView | KielGroupsError] = [*views[:2], failure, *views[2:]]
+    monkeypatch.setattr(mirror_view, "zookeeper", opened)
+    monkeypatch.setattr(mirror_view, "_read", read)
+    with closing(follow_mirror("z:2181", "w", "m", timeout_s=1)) as following:
+        assert [next(following) for _ in range(4)] == [*views[:2], failure, views[2]]
+        sessions[-1].connected = False
+        assert str(next(following)) == "the connection to ZooKeeper at z:2181 broke"
+        assert next(following) == views[3]
+        assert [each.connected for each in sessions] == [False, False, True]
+    assert not sessions[-1].connected

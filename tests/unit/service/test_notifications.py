@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
+from kiel_groups import backoff
 from kiel_groups.errors import ConfigError
 from kiel_groups.metrics import Metrics
 from kiel_groups.ops.loaded_groups import LoadedGroups
@@ -164,6 +166,22 @@ async def test_a_webhook_that_refuses_gets_the_notification_again(caplog: pytest
         ]
         assert PATH not in caplog.text
         assert SECRET not in caplog.text
+
+
+async def test_a_receiver_that_stays_away_is_logged_at_growing_intervals(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator may have missed the first line. The gauge counts what waits, also before the next try."""
+    monkeypatch.setattr(backoff, "REPEAT_S", 0.05)
+    metrics = Metrics()
+    webhook = Webhook("http://127.0.0.1:1/")
+    webhook.start(metrics)
+    webhook.put(notification(FIRING, "unowned"))
+    webhook.put(notification(FIRING, "stuck"))
+    assert [value for name, _, value in metrics.samples() if name == "webhook_waiting"] == [2]
+    await eventually(lambda: len(caplog.messages) >= 2, "a second line")
+    await webhook.close()
+    assert re.search(r"Connection refused; it is tried again, \d+ times in 0 s$", caplog.messages[1])
 
 
 async def test_a_receiver_that_was_away_gets_how_things_are_now() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -344,7 +345,7 @@ def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
     """
     monkeypatch.setattr(mirror_run, "_STILL_S", -1)
     monkeypatch.setattr(mirror_run, "_INTERVAL_S", 0)
-    monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: mirror())
+    view = mirror()
     command(*START, "--until-caught-up")
     errors: list[Exception] = [NoBrokersError(), KielGroupsError("the topic a is stopped")]
 
@@ -365,10 +366,10 @@ def test_a_run_with_an_end_fails_if_a_topic_cannot_reach_it(
             # While all partitions have tasks, the problem is one of another topic.
             replace(runs[0], check=lambda **_: {"a": 1})._check_topics(logs, view, ["a"])
             view = replace(view, partitions=view.partitions[1:])
-            monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, view=view, **__: view)
         progress = MirrorProgress(mirror(), runs[0].logs)
         check = partial(checked, topic)
-        following = replace(runs[0], check=check)._follow(cast("Any", SimpleNamespace(url="")), progress, str)
+        worker = cast("Any", SimpleNamespace(url=""))
+        following = replace(runs[0], check=check)._follow(worker, progress, str, repeat(view))
         with pytest.raises(KielGroupsError, match=f"^the mirror cannot catch up any more with a: {text}$"):
             asyncio.run(following)
 
@@ -380,7 +381,6 @@ def test_a_run_with_an_end_looks_once_more_whether_the_target_has_the_copies(
     monkeypatch.setattr(mirror_run, "_INTERVAL_S", 0)
     monkeypatch.setattr(mirror_run, "_PAUSE_FACTOR", 0)
     done = replace(mirror(), partitions=(mirror().partitions[0]._replace(position=9), mirror().partitions[1]))
-    monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: done)
     command(*START, "--until-caught-up")
     answers: list[Any] = [NoBrokersError(), {"a": "copy.a was created again"}, NoBrokersError(), {}]
 
@@ -396,7 +396,7 @@ def test_a_run_with_an_end_looks_once_more_whether_the_target_has_the_copies(
 
     def follow() -> None:
         progress = MirrorProgress(mirror(), runs[0].logs)
-        asyncio.run(runs[0]._follow(cast("Any", SimpleNamespace(url="")), progress, str))
+        asyncio.run(runs[0]._follow(cast("Any", SimpleNamespace(url="")), progress, str, repeat(done)))
 
     with pytest.raises(KielGroupsError, match=r"^the mirror is not complete: copy\.a was created again$"):
         follow()
@@ -447,18 +447,17 @@ def test_a_run_says_that_its_mirror_is_paused(
     entry = ConnectorEntry(CONFIG, TargetState.PAUSED)
     paused = replace(running, group=replace(running.group, configuration=ConfigSnapshot(2, {"mirror": entry})))
     done = replace(running, partitions=(row._replace(position=9), back))
-    views = [done, paused, running, paused, paused]
-    monkeypatch.setattr(mirror_run, "read_mirror", lambda *_, **__: views.pop())
+    views = iter([paused, paused, KielGroupsError("no answer"), running, paused, done])
     monkeypatch.setattr(mirror_run.MirrorRun, "_has_copies", lambda *_: True)
     command(*START, "--until-caught-up")
     progress, worker = MirrorProgress(running, runs[0].logs), cast("Any", SimpleNamespace(url="http://h:1"))
-    asyncio.run(runs[0]._follow(worker, progress, str))
+    asyncio.run(runs[0]._follow(worker, progress, str, views))
     line = (
         "warning: the mirror is paused, and copies nothing; 'kiel-groups connectors resume mirror --url http://h:1'"
         " continues it"
     )
     lines = [line, "info: the mirror continues", line, "info: the mirror continues"]
-    assert (capsys.readouterr().err.splitlines(), views) == (lines, [])
+    assert (capsys.readouterr().err.splitlines(), list(views)) == (lines, [])
 
 
 def test_a_lost_checkpoint_is_a_problem() -> None:

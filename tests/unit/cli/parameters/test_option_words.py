@@ -51,6 +51,20 @@ def test_a_command_without_the_option_keeps_the_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "in_options"),
+    [
+        ("drain", "it is a host: give host='web-1'", "it is a host: give --host web-1"),
+        ("drain", "without an owner by leave_unowned", "without an owner by --leave-unowned"),
+        ("plan", "partitions: pv=1 given", "--partitions: pv=1 given"),
+        ("plan", "topics: pv does not exist", "--topics: pv does not exist"),
+    ],
+)
+def test_fields_of_requests_to_the_service_have_the_names_of_options(name: str, text: str, in_options: str) -> None:
+    """The same errors are answers of the service, to whose users an option means nothing."""
+    assert with_options(text, command(name)) == in_options
+
+
+@pytest.mark.parametrize(
     ("words", "error"),
     [
         (("consume", "t", "--group=g", *NOWHERE, "--session-timeout-ms=5"), "--session-timeout-ms: 5 given; expected"),

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+import pty
 import signal
+import subprocess
+import sys
+import termios
 import time
 from collections.abc import Iterator
 
@@ -102,6 +108,49 @@ def test_a_signal_wakes_an_idle_loop() -> None:
     with Running(["-c", program]) as command:
         command.wait_for_lines(1)
         assert command.end(signal.SIGTERM) == 143
+
+
+#: A command that prints a last line at its end, as many do, on a terminal that is closed then.
+ENDING = """
+import asyncio
+from kiel_groups.cli.terminal.termination import BlockingTermination, Termination
+
+async def command():
+    ending = Termination()
+    print("started", flush=True)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        return ending.status
+
+def blocking():
+    ending = BlockingTermination()
+    print("started", flush=True)
+    ending.asked.wait()
+    return ending.status
+
+status = {}
+print("ended", flush=True)
+raise SystemExit(status)
+"""
+
+
+@pytest.mark.parametrize("call", ["asyncio.run(command())", "blocking()"])
+def test_the_last_lines_of_a_command_do_not_fail_if_its_terminal_is_closed(call: str) -> None:
+    """The status is that of the signal, whatever the command still prints."""
+    ours, its = pty.openpty()
+    program = [sys.executable, "-c", ENDING.format(call)]
+    # As in a shell, the process leads its session, and the terminal is that of the session.
+    process = subprocess.Popen(
+        program, stdin=its, stdout=its, stderr=its, preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY))
+    )
+    os.close(its)
+    printed = b""
+    while not printed.endswith(b"\n"):
+        printed += os.read(ours, 100)
+    time.sleep(0.1)  # The write has returned.
+    os.close(ours)
+    assert process.wait(20) == 129
 
 
 def test_an_ignored_signal_stays_ignored() -> None:

@@ -219,8 +219,8 @@ async def test_consume_of_a_group_raises_while_no_broker_answers() -> None:
 
 async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCaptureFixture) -> None:
     """
-    While no broker answers, iteration raises nothing, and logs a warning now and then. The next record is delivered
-    when a broker answers.
+    While no broker answers, iteration raises nothing, and logs a warning, which it repeats only after a minute. The
+    next record is delivered when a broker answers.
     """
     async with consuming(b"0") as (broker, consumer):
         await consumer.subscribe("t", start=BEGINNING)
@@ -228,13 +228,13 @@ async def test_iteration_waits_while_no_broker_answers(caplog: pytest.LogCapture
         await broker.stop()
         waiting = asyncio.ensure_future(anext(consumer))
         await eventually(
-            lambda: consumer.metrics.total("metadata_failures") >= 2 * UNREACHABLE_AFTER, "two warnings are due"
+            lambda: consumer.metrics.total("metadata_failures") >= 2 * UNREACHABLE_AFTER, "an outage that lasts"
         )
         assert not waiting.done()
         broker.append(T0, message_set(b"1"))
         async with broker:
             assert (await asyncio.wait_for(waiting, 5)).value == b"1"
     lines = [line for line in caplog.messages if "metadata request" in line]
-    assert [line.split()[0] for line in lines[:2]] == [str(UNREACHABLE_AFTER), str(2 * UNREACHABLE_AFTER)]
-    assert str(broker.address) in lines[0]
-    assert lines[-1].startswith("brokers answer again")
+    warning, end = lines
+    assert (warning.split()[0], str(broker.address) in warning) == (str(UNREACHABLE_AFTER), True)
+    assert end.startswith("brokers answer again")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.errors import ConfigError, ConflictError, CoordinationError
 from kiel_groups.group.znodes.contents import MemberAssignment, MemberInfo, Snapshot, Znode
 from kiel_groups.group.znodes.round_contents import Offer, RoundMember
 from kiel_groups.ops.actions import group_config
@@ -20,6 +20,7 @@ from kiel_groups.ops.actions.group_config import (
     plan_settings,
     plan_undrain,
 )
+from kiel_groups.rest.calls import refusal_of
 from tests.helpers.group_snapshots import HEALTHY, PARTITIONS, A, B, config, plan, without
 
 pytestmark = pytest.mark.unit
@@ -106,8 +107,10 @@ def test_a_drain_names_the_slots_and_asks_for_a_plan() -> None:
     (written,) = client.written
     assert written.pop("rebalance") == {"at": change.request_ms, "reason": f"drain of {A}"}
     assert written == json.loads(config(static_grace_ms=5, later=1).data) | {"drained": [A]}
-    with pytest.raises(CoordinationError, match="was changed meanwhile, so nothing was written"):
+    with pytest.raises(ConflictError, match="was changed meanwhile, so nothing was written") as refused:
         change.apply(client)
+    answer = refusal_of(refused.value)
+    assert (answer.status, answer.headers) == (409, {"Retry-After": "1"})
 
 
 def test_a_static_member_is_drained_by_its_instance_id() -> None:
@@ -133,7 +136,7 @@ def test_ids_of_departed_members_are_forgotten_at_the_next_write() -> None:
 def test_a_drain_that_leaves_a_topic_without_members_is_refused() -> None:
     """Unless the caller wants it: its partitions would have no owner."""
     half = {**HEALTHY, CONFIG: config(drained=[A])}
-    with pytest.raises(ConfigError, match=r"of group g that subscribes to t would be drained: .* \(--leave-unowned\)"):
+    with pytest.raises(ConfigError, match=r"of group g that subscribes to t would be drained: .* by leave_unowned"):
         plan_drain(client_of(half), "g", B)
     with pytest.raises(ConfigError, match="that subscribes to t would be drained"):
         plan_drain(client_of(), "g", host="host")
@@ -164,7 +167,7 @@ def test_a_later_request_has_a_later_time() -> None:
     ("given", "message"),
     [
         ({"member": "nobody"}, "group g has no member 'nobody'; its members are "),
-        ({"member": "host"}, "group g has no member 'host'; it is a host: give --host"),
+        ({"member": "host"}, "group g has no member 'host'; it is a host: give host='host'"),
         ({"host": "hos"}, "group g has no member at host 'hos'; did you mean 'host'?"),
         ({"host": "elsewhere"}, "group g has no member at host 'elsewhere'; there are members at host"),
     ],

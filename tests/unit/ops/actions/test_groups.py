@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kazoo.protocol.serialization import Create, Delete, Transaction
 
-from kiel_groups.errors import ConfigError, CoordinationError
+from kiel_groups.errors import ConfigError, ConflictError, CoordinationError
 from kiel_groups.group.znodes.contents import Snapshot, Znode
 from kiel_groups.group.znodes.group_settings import encode_weights
 from kiel_groups.group.znodes.round_contents import RoundSettings
@@ -152,7 +152,7 @@ def test_a_member_that_joins_meanwhile_stops_the_deletion(monkeypatch: pytest.Mo
                 join(tree)
                 kept |= tree.znodes
 
-        with pytest.raises(CoordinationError, match="group g has changed meanwhile, at /") as refused:
+        with pytest.raises(ConflictError, match="group g has changed meanwhile, at /") as refused:
             delete_znodes(client_of(tree, between), planned)
         assert tree.znodes.keys() == kept.keys()
         assert ("nothing was deleted" in str(refused.value)) == (joins_at == 0)
@@ -173,7 +173,7 @@ def test_a_change_meanwhile_stops_the_deletion(path: str) -> None:
     planned = plan_of(tree)
     before = set(tree.znodes)
     tree.znodes[path] = tree.znodes[path]._replace(version=1)
-    with pytest.raises(CoordinationError, match=rf"at {path} \(BadVersionError\); nothing was deleted"):
+    with pytest.raises(ConflictError, match=rf"at {path} \(BadVersionError\); nothing was deleted"):
         delete_znodes(client_of(tree), planned)
     assert set(tree.znodes) == before
 

@@ -197,8 +197,8 @@ def test_a_failing_allocator_is_replaced_as_by_a_leader(error: BaseException) ->
         (GroupChange(removed=("zzzz",)), f"group g has no member 'zzzz'; its members are {A}, {B}"),
         (GroupChange(host="h9"), "group g has no member at host 'h9'; there are members at h1"),
         (GroupChange(partitions={"t": 5}), "t=5 given; topic 't' has 6 partitions, and a topic never loses any"),
-        (GroupChange(partitions={"u": 5}), "--partitions: no member subscribes to topic 'u'; --topics adds it"),
-        (GroupChange(topics=("new",)), "--topics: new does not exist; --partitions new=N plans with N partitions"),
+        (GroupChange(partitions={"u": 5}), "partitions: no member subscribes to topic 'u'; name it among the topics"),
+        (GroupChange(topics=("new",)), "topics: new does not exist; a plan with it also needs its number"),
     ],
 )
 def test_a_change_that_does_not_fit_is_refused(change: GroupChange, words: str) -> None:

@@ -477,3 +477,29 @@ async def test_errors_of_the_consumer_are_reported_until_it_reads(monkeypatch: p
     await eventually(lambda: len(bench.problems) == 5, "the end of the problem")
     await bench.stop()
     assert bench.problems[2:] == ["slow", "no leader; slow", "slow"]
+
+
+async def test_equal_errors_are_logged_once_and_their_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers may be away for hours, in which each try fails for the same reason."""
+    monkeypatch.setattr("kiel_groups.workers.runners.sink_task_runner._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("kiel_groups.workers.runners.sink_task_runner._COMMIT_INTERVAL_S", 0)
+    bench = Bench(*[NoBrokersError("no coordinator")] * 3)
+    consumer = await bench.start()
+    consumer.refusal = NoBrokersError("no coordinator")
+    consumer.add(*[NoBrokersError("no leader")] * 3, records(P0, 0), records(P0, 1))
+    await bench.put(2)
+    consumer.refusal = None
+    consumer.add(records(P0, 2))
+    await bench.put(3)
+    await eventually(lambda: consumer.commits, "a commit")
+    await bench.stop()
+    assert caplog.messages == [
+        "task c-0: no coordinator; trying again",
+        "task c-0: reads again",
+        "task c-0: no leader; trying again",
+        "task c-0: reads again",
+        "task c-0: offsets are not committed yet: no coordinator",
+        "task c-0: offsets are committed again",
+    ]
