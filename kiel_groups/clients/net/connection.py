@@ -294,7 +294,8 @@ class Connection:
     A pipelined connection to the broker at ``address``, on one event loop. The first request opens the connection.
 
     All connections of a client share the client's ``buffers``; by default, the connection has buffers of its own.
-    ``on_lost`` is called if the connection ends while requests are in flight.
+    ``on_lost`` is called if the broker ends the connection while requests are in flight, or after a request without a
+    response. Its second argument says whether the connection had a request without a response.
     """
 
     def __init__(
@@ -303,7 +304,7 @@ class Connection:
         config: BrokerConfig,
         metrics: Metrics,
         buffers: ReceiveBuffers | None = None,
-        on_lost: Callable[[HostPort], None] | None = None,
+        on_lost: Callable[[HostPort, bool], None] | None = None,
     ) -> None:
         self.address = address
         self._config = config
@@ -314,6 +315,8 @@ class Connection:
         self._stream: AnswerStream | None = None
         #: The requests in flight by correlation id, oldest first.
         self._in_flight: dict[int, _InFlight] = {}
+        #: Whether a request without a response was written.
+        self._wrote_unanswered = False
         self._next_correlation_id = 0
         #: The correlation id of the answer that is being received, or was last; -1 before the first one.
         self._arriving_id = -1
@@ -354,6 +357,7 @@ class Connection:
         frame = encode_request(request, correlation_id, self._config.client_id)
         self._metrics.count("requests", api=type(request).__name__)
         if not request.expects_response:
+            self._wrote_unanswered = True
             stream.write(frame)
             await self._wait(request, stream.wait_written(), timeout_ms)
             self._check_alive()
@@ -479,8 +483,9 @@ class Connection:
 
     def lost(self, error: Exception | None) -> None:
         """Fail the requests in flight, because the connection has ended."""
-        if self._in_flight and self._on_lost is not None:
-            self._on_lost(self.address)
+        notify = not self.closed and (self._in_flight or self._wrote_unanswered)
+        if notify and self._on_lost is not None:
+            self._on_lost(self.address, self._wrote_unanswered)
         self._fail(self._broken(f"the connection broke: {connection_problem(error)}"))
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
@@ -534,11 +539,11 @@ class ConnectionPool:
     Keeps one connection for each address and purpose. A closed connection is replaced at the next use.
 
     Requests with different purposes do not wait for each other, for example metadata requests and long fetches.
-    ``on_lost`` is called with the address if a connection ends while requests are in flight.
+    ``on_lost`` is that of each ``Connection``.
     """
 
     def __init__(
-        self, config: BrokerConfig, metrics: Metrics, on_lost: Callable[[HostPort], None] | None = None
+        self, config: BrokerConfig, metrics: Metrics, on_lost: Callable[[HostPort, bool], None] | None = None
     ) -> None:
         self._config = config
         self._metrics = metrics
