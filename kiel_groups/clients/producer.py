@@ -187,9 +187,10 @@ class Producer:
 
         Args:
             topic: The topic's name. The topic must exist, or brokers must create topics automatically.
-            message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
-                None for a null value, which deletes its key from a compacted topic.
-            key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
+            message: The value, for the serializer. Without a serializer: bytes, a bytearray, a memoryview, anything
+                that JSON can represent, or None for a null value, which deletes its key from a compacted topic.
+            key: Bytes, and those of a bytearray or memoryview, are sent as they are, None as null, any other key as the
+                UTF-8 of its ``str()``.
             partition: The partition's number, also one of numpy. By default, the partitioner chooses. If the partition
                 is not known, a broker is asked before the record fails, at most once in ``backoff_ms``.
 

@@ -75,6 +75,23 @@ async def test_values_are_encoded_without_a_serializer() -> None:
         assert producer.metrics.counter("produce_failures") == 1
 
 
+async def test_buffers_are_sent_as_their_bytes() -> None:
+    """A bytearray or memoryview is copied at the call, as a key, a value and the result of a serializer."""
+    buffer = bytearray(b"abc")
+    async with producing(linger_ms=60_000) as (broker, producer):
+        producer.produce("t", buffer, buffer, partition=0)
+        producer.produce("t", memoryview(buffer)[1:], memoryview(buffer)[::2], partition=0)
+        producer.produce_many("t", [buffer, b"x"], [memoryview(buffer), buffer], partitions=0)
+        buffer[:] = b"---"
+        await producer.flush()
+        assert stored(broker, T0) == [(b"abc", b"abc"), (b"ac", b"bc"), (b"abc", b"abc"), (b"abc", b"x")]
+    async with producing(serializer=bytearray) as (broker, producer):
+        await producer.produce("t", b"made", partition=0)
+        assert stored(broker, T0) == [(None, b"made")]
+    for choose in (hash_partitioner, murmur2_partitioner):
+        assert choose(memoryview(b"visitor-7"), range(99)) == choose(b"visitor-7", range(99))
+
+
 async def test_results_of_a_serializer() -> None:
     """
     If a serializer returns text, it is encoded as UTF-8. None is a null value. Any other result but bytes is refused.
