@@ -12,6 +12,7 @@ from mmap import MAP_PRIVATE, mmap
 from typing import Any, TypeVar, cast
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.left_loop import ANOTHER_LOOP
 from kiel_groups.clients.net.broker_access import Stream, connection_problem, open_stream
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
@@ -565,10 +566,7 @@ class ConnectionPool:
         self.check_open()
         if (loop := asyncio.get_running_loop()) is not self._loop:
             if self._loop is not None and self._loop.is_running():
-                raise IllegalStateError(
-                    "another event loop runs this client, on another thread; create a client for each loop, or use"
-                    " those of kiel_groups.sync, which threads may share"
-                )
+                raise IllegalStateError(ANOTHER_LOOP)
             self._loop = loop
         key = (address, purpose)
         connection = self._connections.get(key)

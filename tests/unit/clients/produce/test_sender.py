@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -223,6 +224,21 @@ async def test_a_producer_refuses_a_second_loop() -> None:
         with pytest.raises(IllegalStateError, match="another event loop runs this client"):
             await asyncio.to_thread(asyncio.run, produce())
         await produce()
+
+
+async def test_a_producer_refuses_a_thread_without_a_loop() -> None:
+    """Nothing would run the calls there. They raise at once, since no future of theirs could get an outcome."""
+    async with producing() as (_, producer):
+        await producer.produce("t", b"x", partition=0)
+        calls = [
+            partial(producer.produce, "t", b"lost"),
+            partial(producer.produce_many, "t", [b"lost"]),
+            partial(producer.produce_many, "t", [b"lost"], each=True),
+        ]
+        for call in calls:
+            with pytest.raises(IllegalStateError, match="another event loop runs this client"):
+                await asyncio.to_thread(call)
+        assert producer.unsent_count == 0
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
