@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Literal, NoReturn, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from kiel_groups.clients.calls.arguments import (
     BrokerSettings,
@@ -229,7 +229,8 @@ class Producer:
             return self._when_loop_runs(partial(self.produce, topic, value, key, given), 1)
         try:
             if self._closed or self.is_full:
-                self._refuse_call()
+                self._refuse_call(topic, [outcome])
+                return outcome
             key, encoded_key, value = self._encode(value, key)
             this_round = self._round_of(encoded_key, value)
             self._place(topic, key, encoded_key, value, given, chosen, this_round or outcome)
@@ -365,7 +366,8 @@ class Producer:
         outcomes: Sequence[Outcome],
     ) -> None:
         if self._closed or self.is_full:
-            self._refuse_call()
+            self._refuse_call(topic, outcomes)
+            return
         if self._makes_bytes or not all(type(value) is bytes for value in values):
             encoded = [self._encode(value, key) for value, key in zip(values, app_keys, strict=True)]
             app_keys, keys, values = (list(each) for each in zip(*encoded, strict=True)) if encoded else ([], [], [])
@@ -374,13 +376,16 @@ class Producer:
         records = Unplaced(app_keys, keys, values, partitions, outcomes, ends_round=self._in_rounds)
         self._placement.add_many(topic, records)
 
-    def _refuse_call(self) -> NoReturn:
+    def _refuse_call(self, topic: str, outcomes: Sequence[Outcome]) -> None:
+        """Fail the records of a call, because the buffer is full. Raise ClosedError if the producer was closed."""
         if self._closed:
             raise ClosedError("the producer was closed")
-        raise BufferFullError(
+        error = BufferFullError(
             f"{self.buffered_bytes} bytes wait to be sent, max_buffered_bytes is {self._config.max_buffered_bytes};"
             " await drain(), or the futures of earlier records, before producing more"
         )
+        # A program that awaits no futures may go on for long: one line is logged for many records.
+        self._placement.refuse(topic, outcomes, error)
 
     @property
     def is_full(self) -> bool:

@@ -116,7 +116,7 @@ class Placement:
             if lookup.task is not None:
                 lookup.task.cancel()
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            self._refuse(topic, _outcomes(calls), error)
+            self.refuse(topic, _outcomes(calls), error)
         while self._refused:
             self._log_rest(next(iter(self._refused)))
 
@@ -138,7 +138,7 @@ class Placement:
                 queue = self._queue(topic, numbers, self._choose(key, numbers) if partition is None else partition)
             except Exception as error:  # the application's partitioner may raise anything
                 if not self._may_have_grown(topic, numbers, [partition], looked_up=False):
-                    self._refuse(topic, [outcome], error)
+                    self.refuse(topic, [outcome], error)
                     return
             else:
                 size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
@@ -182,7 +182,7 @@ class Placement:
             if self._may_have_grown(topic, numbers, records.partitions, looked_up=looked_up):
                 self._look_up(topic, records)
             else:
-                self._refuse(topic, records.outcomes, error)
+                self.refuse(topic, records.outcomes, error)
             return
         for queue, indexes in shares:
             keys, values = [records.keys[each] for each in indexes], [records.values[each] for each in indexes]
@@ -190,7 +190,7 @@ class Placement:
         if records.ends_round:
             self._sender.send_waiting()
 
-    def _refuse(self, topic: str, outcomes: Sequence[Outcome], error: Exception) -> None:
+    def refuse(self, topic: str, outcomes: Sequence[Outcome], error: Exception) -> None:
         """Fail records that were never sent. Log the first ones at once, and the next ones together."""
         self._metrics.count("produce_failures", len(outcomes))
         for outcome in outcomes:
@@ -269,18 +269,18 @@ class Placement:
                 break
         calls, numbers = self._end(topic), self._cluster.known_partitions(topic) or ()
         if not numbers and failure is not None:
-            self._refuse(topic, _outcomes(calls), failure)
+            self.refuse(topic, _outcomes(calls), failure)
             return
         for number, records in enumerate(calls):
             if failure is not None and any(_are_above(numbers, records.partitions)):
                 self._missed_s[topic] = asyncio.get_running_loop().time()
-                self._refuse(topic, records.outcomes, failure)
+                self.refuse(topic, records.outcomes, failure)
                 continue
             try:
                 self._place(topic, numbers, records, looked_up=True)
             except BaseException as error:
                 # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
-                self._refuse(topic, _outcomes(calls[number:]), ClosedError(f"{error!r} has ended the event loop"))
+                self.refuse(topic, _outcomes(calls[number:]), ClosedError(f"{error!r} has ended the event loop"))
                 raise
 
     def _end(self, topic: str) -> list[Unplaced]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import zlib
 from typing import Any
 
@@ -398,6 +399,22 @@ async def test_buffered_bytes_are_bounded() -> None:
         assert producer.buffered_bytes <= 5_000
         await producer.produce("t", b"x")
         assert producer.buffered_bytes == 0
+
+
+async def test_records_that_a_full_buffer_refuses_share_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A program that awaits neither futures nor ``drain()`` does not fill its log."""
+    async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
+        for _ in range(110):
+            producer.produce("t", b"x" * 1_000)
+        producer.produce_many("t", [b"x"] * 5)
+        producer.produce_many("t", [b"x"] * 6, each=True)
+        await producer.flush()
+        assert producer.metrics.counter("produce_failures") == 111
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [line.partition(" bytes wait")[0] for line in lines] == [
+        "1 record for t cannot be sent: 10260",
+        "110 more records for t could not be sent: 10260",
+    ]
 
 
 async def test_a_drain_does_not_wait_for_the_lookup_of_another_topic() -> None:
