@@ -199,15 +199,15 @@ class Placement:
         if unlogged is not None:
             self._refused[topic] = _Refused(unlogged.records + len(outcomes), error)
             return
-        log.error("%s for %s cannot be sent: %s", counted(outcomes, "record"), topic, error)
+        log.error("%s for %s cannot be sent: %s", counted(outcomes, "record"), topic, _reason(error))
         self._refused[topic] = _Refused(0, None)
         asyncio.get_running_loop().call_later(_LOG_PAUSE_S, self._log_rest, topic)
 
     def _log_rest(self, topic: str) -> None:
         count, error = self._refused.pop(topic, _Refused(0, None))
-        if count:
+        if count and error is not None:
             records = counted(count, "more record")
-            log.error("%s for %s could not be sent: %s", records, topic, error)
+            log.error("%s for %s could not be sent: %s", records, topic, _reason(error))
 
     # ------------------------------------------------------------------ lookups
 
@@ -293,6 +293,11 @@ class Placement:
         self._sender.appender.buffered_bytes -= sum(messages_bytes(each.keys, each.values) for each in calls)
         self._sender.wake()
         return calls
+
+
+def _reason(error: Exception) -> str:
+    # The text of another error, such as a KeyError of the partitioner, says little without its type.
+    return str(error) if isinstance(error, KielGroupsError) else f"the partitioner raised {error!r}"
 
 
 def _are_above(numbers: tuple[int, ...], given: Iterable[int | None]) -> Iterator[bool]:

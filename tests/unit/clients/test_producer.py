@@ -352,6 +352,16 @@ async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups(
     assert "899 more records for t could not be sent" in caplog.text or len(lines) > 1
 
 
+async def test_the_log_has_the_type_of_a_partitioners_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The text of a KeyError is only the key."""
+    async with producing(partitioner=lambda key, partitions: {}[key]) as (_, producer):
+        for _ in range(3):
+            with pytest.raises(KeyError):
+                await producer.produce("t", b"x", b"k")
+    assert "1 record for t cannot be sent: the partitioner raised KeyError(b'k')" in caplog.text
+    assert "2 more records for t could not be sent: the partitioner raised KeyError(b'k')" in caplog.text
+
+
 async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
     """
     The partitioner gets the key before its encoding, for example an int. It gets the partitions in ascending order, in
