@@ -423,6 +423,8 @@ class ClusterMetadata:
         """
         wanted = frozenset(topics)
         asks_another = reason in _ASK_ANOTHER
+        # Before the wait, so that the next request covers the topics of all callers that wait for it.
+        self._tracked |= wanted
         while (running := self._refresh_in_flight) is not None:
             if wanted <= running.topics and (running.asks_another or not asks_another):
                 await asyncio.shield(running.task)

@@ -352,6 +352,16 @@ async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups(
     assert "899 more records for t could not be sent" in caplog.text or len(lines) > 1
 
 
+async def test_lookups_of_many_topics_share_requests() -> None:
+    """Records for many topics at once do not wait for a request for each topic."""
+    topics = {f"t{number}": 1 for number in range(100)}
+    async with FakeBroker(topics) as broker:
+        producer = Producer([str(broker.address)], required_acks=1)
+        await asyncio.gather(*(producer.produce(topic, b"x") for topic in topics))
+        assert broker.count(METADATA) == 2
+        await producer.close()
+
+
 async def test_the_log_has_the_type_of_a_partitioners_error(caplog: pytest.LogCaptureFixture) -> None:
     """The text of a KeyError is only the key."""
     async with producing(partitioner=lambda key, partitions: {}[key]) as (_, producer):
