@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Literal, NoReturn, Self, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from kiel_groups.clients.calls.arguments import (
     BrokerSettings,
@@ -46,6 +46,8 @@ from kiel_groups.metrics import Metrics
 from kiel_groups.wording import counted
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: How long a close flushes after the program was cancelled (Ctrl-C), in milliseconds.
 _CANCELLED_FLUSH_MS = 2_000
@@ -141,6 +143,8 @@ class Producer:
             self._append = self._append_to_round
             # A record that may fill the buffer, and then ends the round, must come by ``_produce``.
             self._appender.most_buffered_bytes -= self._appender.most_batch_bytes
+        #: How many records were produced while no loop ran, and are not accepted yet.
+        self._suspended = 0
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
 
@@ -187,9 +191,10 @@ class Producer:
 
         Args:
             topic: The topic's name. The topic must exist, or brokers must create topics automatically.
-            message: The value, for the serializer. Without a serializer: bytes, anything that JSON can represent, or
-                None for a null value, which deletes its key from a compacted topic.
-            key: Bytes are sent as they are, None as null, any other key as the UTF-8 of its ``str()``.
+            message: The value, for the serializer. Without a serializer: bytes, a bytearray, a memoryview, anything
+                that JSON can represent, or None for a null value, which deletes its key from a compacted topic.
+            key: Bytes, and those of a bytearray or memoryview, are sent as they are, None as null, any other key as the
+                UTF-8 of its ``str()``.
             partition: The partition's number, also one of numpy. By default, the partitioner chooses. If the partition
                 is not known, a broker is asked before the record fails, at most once in ``backoff_ms``.
 
@@ -207,6 +212,7 @@ class Producer:
             ConfigError: The topic or partition is not valid, or the value cannot be serialized.
             BufferFullError: ``max_buffered_bytes`` are buffered; await ``drain()`` now and then.
             ClosedError: The producer was closed.
+            IllegalStateError: The event loop runs on another thread. The call itself raises this error.
             KielGroupsError: Memory was missing to compress the batch, or another error that is not expected.
             Exception: The serializer, ``key_maker`` or the partitioner raised an error.
         """
@@ -220,11 +226,11 @@ class Producer:
         try:
             outcome: asyncio.Future[RecordMetadata] = asyncio.Future(loop=asyncio.get_running_loop())
         except RuntimeError:
-            # The record is accepted when the loop runs.
-            return spawn(suspended_if_left(partial(self.produce, topic, value, key, given)), "Producer.produce")
+            return self._when_loop_runs(partial(self.produce, topic, value, key, given), 1)
         try:
             if self._closed or self.is_full:
-                self._refuse_call()
+                self._refuse_call(topic, [outcome])
+                return outcome
             key, encoded_key, value = self._encode(value, key)
             this_round = self._round_of(encoded_key, value)
             self._place(topic, key, encoded_key, value, given, chosen, this_round or outcome)
@@ -236,6 +242,17 @@ class Producer:
         if self._in_rounds:
             return spawn(self._end_round(self._take_round(), outcome), "Producer.produce")
         return outcome
+
+    def _when_loop_runs(self, call: Callable[[], asyncio.Future[T]], records: int) -> asyncio.Task[T]:
+        """Make a call when the loop runs. Meanwhile, its records count as unsent."""
+        self._left_loop.remember()
+        self._suspended += records
+
+        async def begin() -> T:
+            self._suspended -= records
+            return await call()
+
+        return spawn(suspended_if_left(begin), "Producer.produce")
 
     def _place(
         self,
@@ -321,10 +338,10 @@ class Producer:
         """
         values = as_values(messages)
         loop = running_loop()
+        if loop is None:
+            self._left_loop.remember()
         if loop is None and not each:
-            # The records are accepted when the loop runs.
-            call = partial(self.produce_many, topic, values, keys, partitions)
-            return spawn(suspended_if_left(call), "Producer.produce_many")
+            return self._when_loop_runs(partial(self.produce_many, topic, values, keys, partitions), len(values))
         try:
             app_keys = as_keys(keys, len(values))
             chosen = as_partitions(partitions, len(values))
@@ -349,7 +366,8 @@ class Producer:
         outcomes: Sequence[Outcome],
     ) -> None:
         if self._closed or self.is_full:
-            self._refuse_call()
+            self._refuse_call(topic, outcomes)
+            return
         if self._makes_bytes or not all(type(value) is bytes for value in values):
             encoded = [self._encode(value, key) for value, key in zip(values, app_keys, strict=True)]
             app_keys, keys, values = (list(each) for each in zip(*encoded, strict=True)) if encoded else ([], [], [])
@@ -358,13 +376,16 @@ class Producer:
         records = Unplaced(app_keys, keys, values, partitions, outcomes, ends_round=self._in_rounds)
         self._placement.add_many(topic, records)
 
-    def _refuse_call(self) -> NoReturn:
+    def _refuse_call(self, topic: str, outcomes: Sequence[Outcome]) -> None:
+        """Fail the records of a call, because the buffer is full. Raise ClosedError if the producer was closed."""
         if self._closed:
             raise ClosedError("the producer was closed")
-        raise BufferFullError(
+        error = BufferFullError(
             f"{self.buffered_bytes} bytes wait to be sent, max_buffered_bytes is {self._config.max_buffered_bytes};"
             " await drain(), or the futures of earlier records, before producing more"
         )
+        # A program that awaits no futures may go on for long: one line is logged for many records.
+        self._placement.refuse(topic, outcomes, error)
 
     @property
     def is_full(self) -> bool:
@@ -420,7 +441,7 @@ class Producer:
     @property
     def unsent_count(self) -> int:
         """The number of records without an outcome."""
-        return self._sender.unsettled + sum(1 for _ in self._placement.waiting)
+        return self._sender.unsettled + sum(1 for _ in self._placement.waiting) + self._suspended
 
     @property
     def serializer(self) -> Serializer:
@@ -523,12 +544,17 @@ class Producer:
         Raises:
             KielGroupsError: As in ``flush()``.
         """
-        self._closed = True
-        self._appender.due_after = 0
+        if running_loop() is not None or not self._suspended:
+            self._accept_no_more()
         if running_loop() is None and timeout_ms is None:
             timeout_ms = _CANCELLED_FLUSH_MS
         self._closing = self._left_loop.close(self._closing, partial(self._close, timeout_ms), "Producer.close")
+        self._accept_no_more()
         return self._closing
+
+    def _accept_no_more(self) -> None:
+        self._closed = True
+        self._appender.due_after = 0
 
     def _at_exit(self) -> None:
         """Close the producer when the interpreter exits, and send the remaining records on the stopped event loop."""
@@ -553,6 +579,8 @@ class Producer:
         yield from zip(self._placement.waiting, repeat(reason))
 
     async def _close(self, timeout_ms: int | None) -> None:
+        # Records that were produced before the loop ran have been accepted now.
+        self._accept_no_more()
         outcomes = self._take_round()
         flushing = spawn(self._flush(), "flush of Producer.close")
         try:

@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "an exit loses the outcomes of records that wait for the partitions of their topic",
         "clients/produce/placement.py",
-        "                self._refuse(topic, _outcomes(calls[number:]), ClosedError",
-        "                self._refuse(topic, [], ClosedError",
+        "                self.refuse(topic, _outcomes(calls[number:]), ClosedError",
+        "                self.refuse(topic, [], ClosedError",
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, run_by_close, spawn
+from kiel_groups.errors import IllegalStateError
 
 log = logging.getLogger(__name__)
 
@@ -202,6 +203,13 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+#: Why a call on one thread cannot use a client whose event loop runs on another thread.
+ANOTHER_LOOP = (
+    "another event loop runs this client, on another thread; create a client for each loop, or use those of"
+    " kiel_groups.sync, which threads may share"
+)
+
+
 class LeftLoop:
     """
     Remembers the event loop of a client. If the program has left that loop, the client's close runs the loop again.
@@ -223,7 +231,14 @@ class LeftLoop:
         self.closed = asyncio.Event()
 
     def remember(self) -> None:
-        """Remember the loop that runs now or will run. Until the close, defer a Ctrl-C to the end of a callback."""
+        """
+        Remember the loop that runs now or will run. Until the close, defer a Ctrl-C to the end of a callback.
+
+        Raises:
+            IllegalStateError: No loop runs in this thread, and the loop of the client runs in another thread.
+        """
+        if running_loop() is None and self._loop is not None and self._loop.is_running():
+            raise IllegalStateError(ANOTHER_LOOP)
         self._loop = home_loop()
         defer(self)
         self._pid = os.getpid()

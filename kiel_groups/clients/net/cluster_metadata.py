@@ -19,6 +19,7 @@ from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
+    ClosedError,
     ConfigError,
     KielGroupsError,
     NoBrokersError,
@@ -146,7 +147,7 @@ class ClusterMetadata:
         self.leaders_version = 0
         self._last_refresh: _Refresh | None = None
         self._not_before_s = 0.0
-        #: When each broker has ended a connection with a request in flight last, and was asked then for its versions.
+        #: When each broker has last ended a connection that a request was lost with, and was asked for its versions.
         self._lost_s: dict[HostPort, float] = {}
         self._examined_s: dict[HostPort, float] = {}
         #: The brokers that do not support the requests of this package.
@@ -297,14 +298,16 @@ class ClusterMetadata:
         if known is None or not known.partitions:
             return None
         if self._is_old(known) and self._refresh_in_flight is None and time.monotonic() >= self._not_before_s:
-            spawn(self._renew(topic), f"metadata refresh of {topic}")
+            spawn(self._renew([topic], AGE), f"metadata refresh of {topic}")
         return known.partitions
 
-    async def _renew(self, topic: str) -> None:
+    async def _renew(self, topics: Collection[str], reason: str) -> None:
         try:
-            await self.refresh([topic], AGE)
+            await self.refresh(topics, reason)
+        except ClosedError:
+            return
         except KielGroupsError as error:
-            log.warning("keeping the current metadata of %s: %s", topic, error)
+            log.warning("keeping the current metadata of %s: %s", ", ".join(topics) or "all topics", error)
 
     async def refresh_when_old(self, topics: Callable[[], Collection[str]]) -> None:
         """
@@ -412,6 +415,8 @@ class ClusterMetadata:
         """
         wanted = frozenset(topics)
         asks_another = reason in _ASK_ANOTHER
+        # Before the wait, so that the next request covers the topics of all callers that wait for it.
+        self._tracked |= wanted
         while (running := self._refresh_in_flight) is not None:
             if wanted <= running.topics and (running.asks_another or not asks_another):
                 await asyncio.shield(running.task)
@@ -590,12 +595,17 @@ class ClusterMetadata:
         found = ranges.get(request.API_KEY)
         return found is not None and found.least <= request.API_VERSION <= found.most
 
-    def _lost(self, address: HostPort) -> None:
+    def _lost(self, address: HostPort, unanswered: bool) -> None:
         """
         Ask a broker for its versions if it ends connections with requests in flight again and again.
 
         Brokers of 4.0 or later answer metadata requests, and close the connection on other requests of this package.
+
+        After requests without a response (``unanswered``), refresh the metadata, too: a broker refuses such a request
+        by ending the connection, for instance if it no longer leads the partition. No response would say so.
         """
+        if unanswered:
+            spawn(self._renew([], "produce"), f"metadata refresh without {address}")
         now_s = time.monotonic()
         never_s = float("-inf")
         if now_s - self._lost_s.get(address, never_s) < _AGAIN_S <= now_s - self._examined_s.get(address, never_s):

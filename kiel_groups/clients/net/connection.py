@@ -12,6 +12,7 @@ from mmap import MAP_PRIVATE, mmap
 from typing import Any, TypeVar, cast
 
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.calls.left_loop import ANOTHER_LOOP
 from kiel_groups.clients.net.broker_access import Stream, connection_problem, open_stream
 from kiel_groups.config import BrokerConfig, HostPort
 from kiel_groups.errors import (
@@ -294,7 +295,8 @@ class Connection:
     A pipelined connection to the broker at ``address``, on one event loop. The first request opens the connection.
 
     All connections of a client share the client's ``buffers``; by default, the connection has buffers of its own.
-    ``on_lost`` is called if the connection ends while requests are in flight.
+    ``on_lost`` is called if the broker ends the connection while requests are in flight, or after a request without a
+    response. Its second argument says whether the connection had a request without a response.
     """
 
     def __init__(
@@ -303,7 +305,7 @@ class Connection:
         config: BrokerConfig,
         metrics: Metrics,
         buffers: ReceiveBuffers | None = None,
-        on_lost: Callable[[HostPort], None] | None = None,
+        on_lost: Callable[[HostPort, bool], None] | None = None,
     ) -> None:
         self.address = address
         self._config = config
@@ -314,6 +316,8 @@ class Connection:
         self._stream: AnswerStream | None = None
         #: The requests in flight by correlation id, oldest first.
         self._in_flight: dict[int, _InFlight] = {}
+        #: Whether a request without a response was written.
+        self._wrote_unanswered = False
         self._next_correlation_id = 0
         #: The correlation id of the answer that is being received, or was last; -1 before the first one.
         self._arriving_id = -1
@@ -354,6 +358,7 @@ class Connection:
         frame = encode_request(request, correlation_id, self._config.client_id)
         self._metrics.count("requests", api=type(request).__name__)
         if not request.expects_response:
+            self._wrote_unanswered = True
             stream.write(frame)
             await self._wait(request, stream.wait_written(), timeout_ms)
             self._check_alive()
@@ -479,8 +484,9 @@ class Connection:
 
     def lost(self, error: Exception | None) -> None:
         """Fail the requests in flight, because the connection has ended."""
-        if self._in_flight and self._on_lost is not None:
-            self._on_lost(self.address)
+        notify = not self.closed and (self._in_flight or self._wrote_unanswered)
+        if notify and self._on_lost is not None:
+            self._on_lost(self.address, self._wrote_unanswered)
         self._fail(self._broken(f"the connection broke: {connection_problem(error)}"))
 
     def _answer(self, asked: _InFlight, payload: memoryview) -> None:
@@ -534,11 +540,11 @@ class ConnectionPool:
     Keeps one connection for each address and purpose. A closed connection is replaced at the next use.
 
     Requests with different purposes do not wait for each other, for example metadata requests and long fetches.
-    ``on_lost`` is called with the address if a connection ends while requests are in flight.
+    ``on_lost`` is that of each ``Connection``.
     """
 
     def __init__(
-        self, config: BrokerConfig, metrics: Metrics, on_lost: Callable[[HostPort], None] | None = None
+        self, config: BrokerConfig, metrics: Metrics, on_lost: Callable[[HostPort, bool], None] | None = None
     ) -> None:
         self._config = config
         self._metrics = metrics
@@ -560,10 +566,7 @@ class ConnectionPool:
         self.check_open()
         if (loop := asyncio.get_running_loop()) is not self._loop:
             if self._loop is not None and self._loop.is_running():
-                raise IllegalStateError(
-                    "another event loop runs this client, on another thread; create a client for each loop, or use"
-                    " those of kiel_groups.sync, which threads may share"
-                )
+                raise IllegalStateError(ANOTHER_LOOP)
             self._loop = loop
         key = (address, purpose)
         connection = self._connections.get(key)

@@ -18,6 +18,9 @@ _UINT32 = Struct("<I")
 #: How many records without a key get the same partition, one by one and in one call.
 _STICKY_RECORDS, _MOST_IN_ROW = 100, 1_000
 
+#: What is sent as its bytes, besides bytes.
+_BUFFERS = (bytearray, memoryview)
+
 #: Called with the application's key and a new, ascending list of the topic's partition numbers. Returns one of these
 #: numbers.
 Partitioner: TypeAlias = Callable[[Any, list[int]], int]
@@ -25,14 +28,15 @@ Partitioner: TypeAlias = Callable[[Any, list[int]], int]
 
 def key_bytes(key: Any) -> bytes | None:
     """
-    Encode a key: keep bytes and None (a null key), and encode any other key as the UTF-8 of its ``str()``.
+    Encode a key: keep bytes and None (a null key), copy a bytearray or memoryview, and encode any other key as the
+    UTF-8 of its ``str()``.
 
     Raises:
         ConfigError: UTF-8 cannot represent the text.
     """
     if key is None or isinstance(key, bytes):
         return key
-    return _utf8(str(key), "key")
+    return bytes(key) if isinstance(key, _BUFFERS) else _utf8(str(key), "key")
 
 
 def _utf8(text: str, name: str) -> bytes:
@@ -232,7 +236,7 @@ def as_number(given: object) -> int | None:
 
 
 def _is_single(given: object) -> bool:
-    return not isinstance(given, Iterable) or isinstance(given, (str, bytes, bytearray, Mapping))
+    return not isinstance(given, Iterable) or isinstance(given, (str, bytes, *_BUFFERS, Mapping))
 
 
 def _as_list(given: Any, count: int, name: str) -> list[Any]:
@@ -253,16 +257,18 @@ def serialize_value(value: Any, serializer: Serializer | None) -> bytes | None:
     Encode a value, or return None for a null value (a tombstone).
 
     With a serializer, use its result, and encode a str as UTF-8. Without a serializer, keep bytes and None, and encode
-    any other value as JSON with sorted keys.
+    any other value as JSON with sorted keys. In both cases, copy a bytearray or memoryview.
 
     Raises:
         ConfigError: JSON cannot represent the value, or the serializer returned something that cannot be sent.
     """
-    if serializer is None:
-        return value if value is None or isinstance(value, bytes) else _json(value)
-    made = serializer(value)
+    made = value if serializer is None else serializer(value)
     if made is None or isinstance(made, bytes):
         return made
+    if isinstance(made, _BUFFERS):
+        return bytes(made)
+    if serializer is None:
+        return _json(value)
     if isinstance(made, str):
         return _utf8(made, "serializer: its text")
     raise ConfigError(f"serializer: {type(made).__name__} returned; expected bytes, str or None")

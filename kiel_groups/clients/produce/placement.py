@@ -116,7 +116,7 @@ class Placement:
             if lookup.task is not None:
                 lookup.task.cancel()
             error = ClosedError(f"the producer was closed before the partitions of {topic} were known")
-            self._refuse(topic, _outcomes(calls), error)
+            self.refuse(topic, _outcomes(calls), error)
         while self._refused:
             self._log_rest(next(iter(self._refused)))
 
@@ -138,7 +138,7 @@ class Placement:
                 queue = self._queue(topic, numbers, self._choose(key, numbers) if partition is None else partition)
             except Exception as error:  # the application's partitioner may raise anything
                 if not self._may_have_grown(topic, numbers, [partition], looked_up=False):
-                    self._refuse(topic, [outcome], error)
+                    self.refuse(topic, [outcome], error)
                     return
             else:
                 size_bytes = MESSAGE_OVERHEAD_BYTES + len(value or b"") + len(encoded_key or b"")
@@ -182,7 +182,7 @@ class Placement:
             if self._may_have_grown(topic, numbers, records.partitions, looked_up=looked_up):
                 self._look_up(topic, records)
             else:
-                self._refuse(topic, records.outcomes, error)
+                self.refuse(topic, records.outcomes, error)
             return
         for queue, indexes in shares:
             keys, values = [records.keys[each] for each in indexes], [records.values[each] for each in indexes]
@@ -190,7 +190,7 @@ class Placement:
         if records.ends_round:
             self._sender.send_waiting()
 
-    def _refuse(self, topic: str, outcomes: Sequence[Outcome], error: Exception) -> None:
+    def refuse(self, topic: str, outcomes: Sequence[Outcome], error: Exception) -> None:
         """Fail records that were never sent. Log the first ones at once, and the next ones together."""
         self._metrics.count("produce_failures", len(outcomes))
         for outcome in outcomes:
@@ -199,15 +199,15 @@ class Placement:
         if unlogged is not None:
             self._refused[topic] = _Refused(unlogged.records + len(outcomes), error)
             return
-        log.error("%s for %s cannot be sent: %s", counted(outcomes, "record"), topic, error)
+        log.error("%s for %s cannot be sent: %s", counted(outcomes, "record"), topic, _reason(error))
         self._refused[topic] = _Refused(0, None)
         asyncio.get_running_loop().call_later(_LOG_PAUSE_S, self._log_rest, topic)
 
     def _log_rest(self, topic: str) -> None:
         count, error = self._refused.pop(topic, _Refused(0, None))
-        if count:
+        if count and error is not None:
             records = counted(count, "more record")
-            log.error("%s for %s could not be sent: %s", records, topic, error)
+            log.error("%s for %s could not be sent: %s", records, topic, _reason(error))
 
     # ------------------------------------------------------------------ lookups
 
@@ -269,18 +269,18 @@ class Placement:
                 break
         calls, numbers = self._end(topic), self._cluster.known_partitions(topic) or ()
         if not numbers and failure is not None:
-            self._refuse(topic, _outcomes(calls), failure)
+            self.refuse(topic, _outcomes(calls), failure)
             return
         for number, records in enumerate(calls):
             if failure is not None and any(_are_above(numbers, records.partitions)):
                 self._missed_s[topic] = asyncio.get_running_loop().time()
-                self._refuse(topic, records.outcomes, failure)
+                self.refuse(topic, records.outcomes, failure)
                 continue
             try:
                 self._place(topic, numbers, records, looked_up=True)
             except BaseException as error:
                 # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
-                self._refuse(topic, _outcomes(calls[number:]), ClosedError(f"{error!r} has ended the event loop"))
+                self.refuse(topic, _outcomes(calls[number:]), ClosedError(f"{error!r} has ended the event loop"))
                 raise
 
     def _end(self, topic: str) -> list[Unplaced]:
@@ -293,6 +293,11 @@ class Placement:
         self._sender.appender.buffered_bytes -= sum(messages_bytes(each.keys, each.values) for each in calls)
         self._sender.wake()
         return calls
+
+
+def _reason(error: Exception) -> str:
+    # The text of another error, such as a KeyError of the partitioner, says little without its type.
+    return str(error) if isinstance(error, KielGroupsError) else f"the partitioner raised {error!r}"
 
 
 def _are_above(numbers: tuple[int, ...], given: Iterable[int | None]) -> Iterator[bool]:

@@ -112,6 +112,39 @@ def test_an_endless_loop_around_produce_is_not_resumed_by_a_close(
     io_loop.close(all_fds=True)
 
 
+def test_a_close_sends_records_that_were_produced_before_the_loop_ran() -> None:
+    """
+    A plain script, such as one written for another client, may never run a loop: its records must not vanish. The close
+    runs the loop.
+    """
+    io_loop = IOLoop(make_current=True)
+    loop = io_loop.asyncio_loop  # type: ignore[attr-defined]
+    broker = FakeBroker({"t": 1})
+    loop.run_until_complete(broker.__aenter__())
+    producer = Producer([str(broker.address)])
+    outcome, several = producer.produce("t", b"1"), producer.produce_many("t", [b"2", b"3"])
+    each = producer.produce_many("t", [b"4"], each=True)
+    assert producer.unsent_count == 4
+    assert producer.close().done()
+    assert producer.unsent_count == 0
+    assert (outcome.result().offset, several.result(), each[0].result().offset) == (0, 2, 3)
+    late = producer.produce("t", b"5")
+    with pytest.raises(ClosedError):
+        loop.run_until_complete(late)
+    loop.run_until_complete(broker.stop())
+    io_loop.close(all_fds=True)
+
+
+def test_records_produced_before_a_loop_that_never_runs_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The program has produced before it has called ``asyncio.run``, for instance, which makes a loop of its own."""
+    io_loop = IOLoop(make_current=True)
+    producer = Producer(["127.0.0.1:1"])
+    producer.produce_many("t", [b"x"] * 2)
+    io_loop.close(all_fds=True)
+    producer.close()
+    assert "2 records were not sent: the event loop ended" in caplog.text
+
+
 @pytest.mark.parametrize("kind", [Producer, SingleConsumer, GroupedConsumer])
 def test_a_connect_under_way_is_not_resumed_by_a_close(caplog: pytest.LogCaptureFixture, kind: type[Any]) -> None:
     """If Ctrl-C comes while a client connects, its ``close()`` leaves the program's coroutine suspended, too."""

@@ -311,7 +311,7 @@ async def test_records_of_unkeyed_calls_use_all_partitions() -> None:
         assert set(counts.values()) <= set(range(1_000, 20_000, 1_000))
 
 
-@pytest.mark.parametrize("single", ["text", b"bytes", {"a": 1}, None, 5])
+@pytest.mark.parametrize("single", ["text", b"bytes", memoryview(b"bytes"), {"a": 1}, None, 5])
 def test_a_single_value_is_refused(single: Any) -> None:
     """The letters of a text, or the keys of a dictionary, are not sent as values by mistake."""
     with pytest.raises(ConfigError, match=r"messages: \w+ given; expected a list or another"):

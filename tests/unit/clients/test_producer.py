@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import zlib
 from typing import Any
 
@@ -73,6 +74,23 @@ async def test_values_are_encoded_without_a_serializer() -> None:
         with pytest.raises(ConfigError, match=r"value: it has no form in JSON .*; send bytes, or give a serializer"):
             await producer.produce("t", {1, 2})
         assert producer.metrics.counter("produce_failures") == 1
+
+
+async def test_buffers_are_sent_as_their_bytes() -> None:
+    """A bytearray or memoryview is copied at the call, as a key, a value and the result of a serializer."""
+    buffer = bytearray(b"abc")
+    async with producing(linger_ms=60_000) as (broker, producer):
+        producer.produce("t", buffer, buffer, partition=0)
+        producer.produce("t", memoryview(buffer)[1:], memoryview(buffer)[::2], partition=0)
+        producer.produce_many("t", [buffer, b"x"], [memoryview(buffer), buffer], partitions=0)
+        buffer[:] = b"---"
+        await producer.flush()
+        assert stored(broker, T0) == [(b"abc", b"abc"), (b"ac", b"bc"), (b"abc", b"abc"), (b"abc", b"x")]
+    async with producing(serializer=bytearray) as (broker, producer):
+        await producer.produce("t", b"made", partition=0)
+        assert stored(broker, T0) == [(None, b"made")]
+    for choose in (hash_partitioner, murmur2_partitioner):
+        assert choose(memoryview(b"visitor-7"), range(99)) == choose(b"visitor-7", range(99))
 
 
 async def test_results_of_a_serializer() -> None:
@@ -334,6 +352,26 @@ async def test_records_for_a_partition_that_does_not_exist_cause_few_lookups(
     assert "899 more records for t could not be sent" in caplog.text or len(lines) > 1
 
 
+async def test_lookups_of_many_topics_share_requests() -> None:
+    """Records for many topics at once do not wait for a request for each topic."""
+    topics = {f"t{number}": 1 for number in range(100)}
+    async with FakeBroker(topics) as broker:
+        producer = Producer([str(broker.address)], required_acks=1)
+        await asyncio.gather(*(producer.produce(topic, b"x") for topic in topics))
+        assert broker.count(METADATA) == 2
+        await producer.close()
+
+
+async def test_the_log_has_the_type_of_a_partitioners_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The text of a KeyError is only the key."""
+    async with producing(partitioner=lambda key, partitions: {}[key]) as (_, producer):
+        for _ in range(3):
+            with pytest.raises(KeyError):
+                await producer.produce("t", b"x", b"k")
+    assert "1 record for t cannot be sent: the partitioner raised KeyError(b'k')" in caplog.text
+    assert "2 more records for t could not be sent: the partitioner raised KeyError(b'k')" in caplog.text
+
+
 async def test_the_partitioner_gets_the_key_before_its_encoding() -> None:
     """
     The partitioner gets the key before its encoding, for example an int. It gets the partitions in ascending order, in
@@ -381,6 +419,22 @@ async def test_buffered_bytes_are_bounded() -> None:
         assert producer.buffered_bytes <= 5_000
         await producer.produce("t", b"x")
         assert producer.buffered_bytes == 0
+
+
+async def test_records_that_a_full_buffer_refuses_share_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """A program that awaits neither futures nor ``drain()`` does not fill its log."""
+    async with producing(linger_ms=0, max_buffered_bytes=10_000) as (_, producer):
+        for _ in range(110):
+            producer.produce("t", b"x" * 1_000)
+        producer.produce_many("t", [b"x"] * 5)
+        producer.produce_many("t", [b"x"] * 6, each=True)
+        await producer.flush()
+        assert producer.metrics.counter("produce_failures") == 111
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert [line.partition(" bytes wait")[0] for line in lines] == [
+        "1 record for t cannot be sent: 10260",
+        "110 more records for t could not be sent: 10260",
+    ]
 
 
 async def test_a_drain_does_not_wait_for_the_lookup_of_another_topic() -> None:

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 
 from kiel_groups.clients.calls import eager_methods
 from kiel_groups.clients.calls.eager_methods import spawn
+from kiel_groups.clients.net import cluster_metadata
 from kiel_groups.clients.produce import sender
 from kiel_groups.clients.produce.outcomes import RecordMetadata
 from kiel_groups.errors import (
     BrokerConnectionError,
     BrokerError,
+    ConfigError,
     IllegalStateError,
     KielGroupsError,
     OutcomeUnknownError,
     RetriableBrokerError,
 )
 from kiel_groups.wire.primitives import Reader
-from tests.helpers.fake_broker import METADATA, PRODUCE, FakeBroker, Fault, Request
+from tests.helpers.coordinator_answers import API_VERSIONS, versions
+from tests.helpers.fake_broker import FETCH, METADATA, PRODUCE, FakeBroker, Fault, Request
 from tests.helpers.producers import T0, cancel_tasks, producing, stored
-from tests.helpers.waiting import throughout
+from tests.helpers.waiting import eventually, throughout
 
 pytestmark = pytest.mark.unit
 
@@ -134,6 +138,50 @@ async def test_records_follow_a_leader_that_moves() -> None:
         assert stored(other, T0) == [(None, b"new")]
 
 
+async def test_records_with_acks_zero_follow_a_leader_that_moves() -> None:
+    """A broker refuses them by ending the connection, after which the metadata is requested again."""
+
+    def script(request: Request) -> Fault | None:
+        return Fault.CLOSE if request.api_key == PRODUCE else None
+
+    async with FakeBroker({"t": 2}, node_id=1) as other, producing(required_acks=0) as (broker, producer):
+        await producer.produce("t", b"old", partition=0)
+        await broker.wait_for_requests(PRODUCE, 1)
+        for peer in (broker, other):
+            peer.peers = [broker, other]
+            peer.leaders = {T0: 1}
+        broker.script = script
+
+        async def is_stored() -> bool:
+            await producer.produce("t", b"new", partition=0)
+            return bool(stored(other, T0))
+
+        await eventually(is_stored, "a record is sent to the new leader")
+        assert broker.count(PRODUCE) < 10
+
+
+async def test_a_broker_of_kafka_4_stores_nothing_with_acks_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends each connection on which it gets a record, so that later records fail, rather than vanish."""
+    monkeypatch.setattr(cluster_metadata, "_FIRST_PAUSE_S", 0.001)
+
+    def script(request: Request) -> bytes | Fault | None:
+        if request.api_key == API_VERSIONS:
+            return versions({FETCH: (4, 17)})
+        return None if request.api_key == METADATA else Fault.CLOSE
+
+    async with producing(FakeBroker({"t": 2}, script=script), required_acks=0) as (_, producer):
+
+        async def produce() -> str:
+            try:
+                await producer.produce("t", b"x", partition=0)
+            except ConfigError as error:
+                return str(error)
+            return ""
+
+        await eventually(produce, "the failure names the release")
+        assert "no longer support the requests of Kafka 0.8" in await produce()
+
+
 async def test_records_fail_after_their_retries(caplog: pytest.LogCaptureFixture) -> None:
     """
     Records fail after their retries with an error that has topic, partition, number of tries and code. One line is
@@ -176,6 +224,21 @@ async def test_a_producer_refuses_a_second_loop() -> None:
         with pytest.raises(IllegalStateError, match="another event loop runs this client"):
             await asyncio.to_thread(asyncio.run, produce())
         await produce()
+
+
+async def test_a_producer_refuses_a_thread_without_a_loop() -> None:
+    """Nothing would run the calls there. They raise at once, since no future of theirs could get an outcome."""
+    async with producing() as (_, producer):
+        await producer.produce("t", b"x", partition=0)
+        calls = [
+            partial(producer.produce, "t", b"lost"),
+            partial(producer.produce_many, "t", [b"lost"]),
+            partial(producer.produce_many, "t", [b"lost"], each=True),
+        ]
+        for call in calls:
+            with pytest.raises(IllegalStateError, match="another event loop runs this client"):
+                await asyncio.to_thread(call)
+        assert producer.unsent_count == 0
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
