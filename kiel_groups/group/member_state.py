@@ -10,13 +10,15 @@ Rules
      If the coordinator still counts the member, the partitions are drained and committed (``Drain``). After the
      coordinator has removed the member, the partitions are lost (``Lose``), and nothing is committed.
   3. A join is sent only when the partitions are revoked, and no other request to the coordinator is in flight.
-  4. If the coordinator does not know the member id of a join, the member joins again at once without a member id. If
-     the coordinator refuses a join for good, the member fails.
+  4. A coordinator from Kafka 2.2 on answers a join without a member id at once, with an id. The member joins again with
+     this id, and waits for the others then. If the coordinator does not know the member id of a join, the member joins
+     again without a member id, at once if it had a generation. If the coordinator refuses a join for good, the member
+     fails.
   5. After a failed sync, the member joins again. It drops its member id only if the coordinator does not know the id.
   6. A request to rejoin during a join or a sync takes effect after it, so that the group is not disturbed twice.
   7. The answer to a heartbeat or a commit is used only for the generation and the member id of that request.
-  8. The member leaves in one attempt, and only if it has a generation. It looks for the coordinator as long as it has
-     partitions to commit, but not for the leave request.
+  8. The member leaves in one attempt, and only if it has a member id, also during its first join. It looks for the
+     coordinator as long as it has partitions to commit, but not for the leave request.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class CoordinatorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     GROUP_AUTHORIZATION_FAILED = 30
+    MEMBER_ID_REQUIRED = 79
 
 
 class GroupRequest(Enum):
@@ -72,7 +75,9 @@ class Reaction(Enum):
     FIND = auto()
     #: The group rebalances: give the partitions back in order, then join with the same member id.
     REJOIN = auto()
-    #: The coordinator does not know the member id, which the member has not used yet: join without one.
+    #: The coordinator has named the member: join with this member id.
+    TAKE_ID = auto()
+    #: The coordinator does not know the member id of a member without partitions: join without one.
     NEW_ID = auto()
     #: The coordinator has removed the member: its partitions are lost. Join without a member id.
     LOST = auto()
@@ -100,6 +105,7 @@ REACTIONS: Mapping[GroupRequest, Mapping[int, Reaction]] = {
         _C.UNKNOWN_MEMBER: _R.NEW_ID,
         _C.INCONSISTENT_PROTOCOL: _R.FAIL,
         _C.INVALID_SESSION_TIMEOUT: _R.FAIL,
+        _C.MEMBER_ID_REQUIRED: _R.TAKE_ID,
         **_REFUSED,
     },
     GroupRequest.SYNC: {
@@ -191,7 +197,11 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswered:
-    """The join with the number ``join`` was answered. ``code`` is None if no answer came in time."""
+    """
+    The join with the number ``join`` was answered. ``code`` is None if no answer came in time.
+
+    ``member_id`` is the member's id if the code is NO_ERROR or MEMBER_ID_REQUIRED.
+    """
 
     join: int
     code: int | None
@@ -407,7 +417,8 @@ class MemberState:
     ``coordinator`` is the node id of the group's coordinator, or None while the coordinator is unknown. ``discovery``,
     ``join`` and ``pause`` are the numbers of the newest search for the coordinator, of the newest join and of the
     newest pause. ``rejoin_due`` is true if a join must follow. ``failures`` is the number of failures in a row.
-    ``in_flight`` is the number of commits and reads of offsets that the coordinator has not answered.
+    ``in_flight`` is the number of commits and reads of offsets that the coordinator has not answered. A member with a
+    ``member_id`` has no ``generation`` until the coordinator has answered its join with that id.
     """
 
     phase: Phase = Phase.UNJOINED
@@ -432,6 +443,15 @@ class MemberState:
         removed.
         """
         return self.generation != NO_GENERATION and self.phase is not Phase.ENDED
+
+    @property
+    def leaves_from(self) -> int | None:
+        """
+        The coordinator that must be told when this member leaves, or None if there is none.
+
+        The coordinator waits for a member that it has named, also before the member has joined a generation.
+        """
+        return self.coordinator if self.member_id and self.phase is not Phase.ENDED else None
 
     @property
     def is_joining(self) -> bool:
@@ -527,7 +547,12 @@ def _joined(state: MemberState, answer: JoinAnswered, code: int | None) -> _Step
         # sync would be asked again without a growing pause.
         joined = replace(state, phase=Phase.SYNCING, generation=answer.generation, member_id=answer.member_id)
         return joined, (Assign(state.join) if answer.is_leader else Sync(state.join),)
-    return _do(replace(state, phase=Phase.UNJOINED, rejoin_due=True), GroupRequest.JOIN, reaction, code)
+    unjoined = replace(state, phase=Phase.UNJOINED, rejoin_due=True)
+    if reaction is Reaction.TAKE_ID:
+        named = replace(unjoined, member_id=answer.member_id, generation=NO_GENERATION)
+        # A coordinator that names a member again, or without an id, is not asked in a tight loop.
+        return _pausing(named) if state.member_id or not answer.member_id else (named, ())
+    return _do(unjoined, GroupRequest.JOIN, reaction, code)
 
 
 def _synced(state: MemberState, code: int | None) -> _Step:
@@ -539,7 +564,8 @@ def _synced(state: MemberState, code: int | None) -> _Step:
 
 def _do(state: MemberState, request: GroupRequest, reaction: Reaction, code: int | None) -> _Step:
     match reaction:
-        case Reaction.PROCEED:
+        case Reaction.PROCEED | Reaction.TAKE_ID:
+            # ``_joined`` applies TAKE_ID, which has the id of the answer.
             return state, ()
         case Reaction.WAIT:
             return _pausing(state)
@@ -551,8 +577,9 @@ def _do(state: MemberState, request: GroupRequest, reaction: Reaction, code: int
             return replace(state, rejoin_due=True), ()
         case Reaction.NEW_ID:
             unknown = replace(state, member_id="", generation=NO_GENERATION)
-            # A coordinator that refuses even a join without a member id is not asked in a tight loop.
-            return (unknown, ()) if state.member_id else _pausing(unknown)
+            # A coordinator that refuses a join without a member id, or with the id that it has just given, is not asked
+            # in a tight loop.
+            return _pausing(unknown) if state.generation == NO_GENERATION else (unknown, ())
         case Reaction.LOST:
             return _lost(replace(state, rejoin_due=True))
         case Reaction.FAIL:
@@ -608,6 +635,6 @@ def _may_join(state: MemberState) -> bool:
 
 
 def _leave(state: MemberState) -> tuple[MemberState, Effect]:
-    if state.is_member and state.coordinator is not None:
+    if state.leaves_from is not None:
         return replace(state, phase=Phase.LEAVING), SendLeave(state.member_id)
     return replace(state, phase=Phase.ENDED), Ended()

@@ -185,6 +185,7 @@ UNSUPPORTED_COMPRESSION_TYPE = _code(
     "the log has batches compressed with zstd, which brokers do not send to clients of this protocol version;"
     " let producers, or the topic's compression.type, use gzip, snappy or lz4, and seek past the batches in the log",
 )
+MEMBER_ID_REQUIRED = _code(79, "MEMBER_ID_REQUIRED", "a member joins again with the id that the coordinator gave it")
 GROUP_MAX_SIZE_REACHED = _code(
     81, "GROUP_MAX_SIZE_REACHED", "the group has as many members as the broker's group.max.size allows"
 )
@@ -229,7 +230,6 @@ for _number, _name, _hint in (
     (66, "DELEGATION_TOKEN_EXPIRED", _TOKENS),
     (67, "INVALID_PRINCIPAL_TYPE", _TOKENS),
     (73, "TOPIC_DELETION_DISABLED", "topics are deleted only if the brokers have delete.topic.enable=true"),
-    (79, "MEMBER_ID_REQUIRED", "a member joins again with the id that the coordinator gave it"),
     (82, "FENCED_INSTANCE_ID", "another member has joined with the same instance id; give each its own"),
     (84, "ELECTION_NOT_NEEDED", "the partition has the leader that it should have"),
     (85, "NO_REASSIGNMENT_IN_PROGRESS", "no replicas of the partition are being moved"),

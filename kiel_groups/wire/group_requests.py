@@ -39,9 +39,10 @@ class FindCoordinatorRequest(Request[FoundCoordinator]):
     group: str
 
 
-# JoinGroup v0 and v1: become a member of a group, or take part in its next generation.
+# JoinGroup v0, v1 and v4: become a member of a group, or take part in its next generation.
 #
 # v1 exists from 0.10.1 on, and has a rebalance timeout of its own. Brokers of 0.9 and 0.10.0 do not answer it at all.
+# v4 exists from 2.2 on (KIP-394): the coordinator names a new member before the member waits for the others.
 
 
 class GroupProtocol(NamedTuple):
@@ -114,6 +115,19 @@ class JoinGroupRequestV1(JoinGroupRequest):
     )
 
     rebalance_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupRequestV4(JoinGroupRequestV1):
+    """
+    Join a group as with v1, but a new member joins twice.
+
+    The response to an empty ``member_id`` comes at once: the error MEMBER_ID_REQUIRED, with the id that the member has
+    to join with. So a member that waits for a rebalance has an id, and can leave.
+    """
+
+    API_VERSION = 4
+    ANSWER = throttled(JoinGroupRequest.ANSWER)
 
 
 class SyncGroupResponse(NamedTuple):

@@ -63,7 +63,7 @@ def no_coordinator(proxy: KafkaProxy) -> None:
     def refuse(api_key: int, api_version: int) -> bytes | None:
         if api_key not in _OF_COORDINATORS or not understands(api_key, api_version):
             return None
-        return refusal(api_key, CONSUMER_COORDINATOR_NOT_AVAILABLE.number)
+        return refusal(api_key, CONSUMER_COORDINATOR_NOT_AVAILABLE.number, api_version)
 
     proxy.refusal = refuse
 

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from kiel_groups.wire.error_codes import (
     ILLEGAL_GENERATION,
     INCONSISTENT_GROUP_PROTOCOL,
+    MEMBER_ID_REQUIRED,
     NO_ERROR,
     REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER_ID,
@@ -26,6 +27,7 @@ from kiel_groups.wire.group_requests import (
     GroupProtocol,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupRequestV4,
     JoinGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
@@ -104,6 +106,8 @@ class FakeGroup:
     protocol: str = ""
     leader_id: str = ""
     members: dict[str, FakeGroupMember] = field(default_factory=dict)
+    #: The ids that were given to new members which have not joined with them yet; a rebalance waits for these, too.
+    pending: set[str] = field(default_factory=set)
     #: The number of the rebalance; timers of earlier ones have no effect.
     _round: int = 0
     _delays: bool = False
@@ -125,7 +129,7 @@ class FakeGroup:
         """Stop all timers, because the coordinator has lost the group; return the members that wait for an answer."""
         waiting = [each for each in self.members.values() if each.answer_join or each.answer_sync]
         self.state, self._round = GroupState.DEAD, self._round + 1
-        self.members = {}
+        self.members, self.pending = {}, set()
         return waiting
 
     # ------------------------------------------------------------------ sessions
@@ -166,10 +170,19 @@ class FakeGroup:
         member = self.members.get(request.member_id)
         if not self._supports(request):
             answer(join_error(INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+        elif request.member_id in self.pending:
+            self.pending.remove(request.member_id)
+            self._add(request, request.member_id, client_id, answer)
         elif request.member_id and member is None:
             answer(join_error(UNKNOWN_MEMBER_ID, request.member_id))
         elif member is None:
-            self._add(request, client_id, answer)
+            member_id = f"{client_id}-{self.timeline.random.getrandbits(128):032x}"
+            if isinstance(request, JoinGroupRequestV4):
+                self.pending.add(member_id)
+                self.timeline.after(request.session_timeout_ms / 1000, self._forget, member_id)
+                answer(join_error(MEMBER_ID_REQUIRED, member_id))
+            else:
+                self._add(request, member_id, client_id, answer)
         elif self._keeps_generation(member, request):
             answer(self._joined(member))
         else:
@@ -185,8 +198,14 @@ class FakeGroup:
         common = set.intersection(*(set(member.names) for member in self.members.values()))
         return self.protocol_type == request.protocol_type and bool(common & offered)
 
-    def _add(self, request: JoinGroupRequest, client_id: str, answer: JoinCall) -> None:
-        member_id = f"{client_id}-{self.timeline.random.getrandbits(128):032x}"
+    def _forget(self, member_id: str) -> None:
+        """Forget an id that was given to a new member, unless the member has joined with it."""
+        if member_id in self.pending:
+            self.pending.remove(member_id)
+            if self.state is GroupState.PREPARING:
+                self._complete_if_joined()
+
+    def _add(self, request: JoinGroupRequest, member_id: str, client_id: str, answer: JoinCall) -> None:
         session_s, rebalance_s = _timeouts_s(request)
         if not self.members:
             self.protocol_type, self.leader_id = request.protocol_type, member_id
@@ -239,7 +258,7 @@ class FakeGroup:
             self._complete()
 
     def _complete_if_joined(self) -> None:
-        if not self._delays and all(member.answer_join for member in self.members.values()):
+        if not self._delays and not self.pending and all(member.answer_join for member in self.members.values()):
             self._complete()
 
     def _complete(self) -> None:
@@ -328,7 +347,10 @@ class FakeGroup:
         return REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else NO_ERROR
 
     def leave(self, member_id: str) -> ErrorCode:
-        """Remove a member at its own request."""
+        """Remove a member at its own request, also one that has an id and has not joined with it."""
+        if member_id in self.pending:
+            self._forget(member_id)
+            return NO_ERROR
         if member_id not in self.members:
             return UNKNOWN_MEMBER_ID
         self.remove(member_id)

@@ -12,6 +12,8 @@ CODES: tuple[int | None, ...] = (*CoordinatorCode, 8, 81, None)
 NEW = MemberState()
 FOUND = MemberState(coordinator=1, discovery=1)
 WAITING = replace(FOUND, phase=Phase.JOINING, join=1)
+#: Its coordinator has named it, and it joins with this id.
+NAMED = replace(WAITING, member_id="m", join=2)
 JOINED = replace(WAITING, phase=Phase.SYNCING, member_id="m", generation=5)
 HAPPY = replace(JOINED, phase=Phase.STABLE, holding=Holding.ASSIGNED)
 REBALANCING = replace(HAPPY, holding=Holding.DRAINING, rejoin_due=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
+from kiel_groups.wire.error_codes import MEMBER_ID_REQUIRED
 from kiel_groups.wire.group_requests import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -12,6 +13,7 @@ from kiel_groups.wire.group_requests import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupRequestV4,
     JoinGroupResponse,
     LeaveGroupRequest,
     ListedGroup,
@@ -41,15 +43,20 @@ class RawMember:
         self.type = "test"
         self.session_ms = SESSION_MS
         self.rebalance_ms: int | None = None
+        #: Whether the coordinator names the member before it waits for the others.
+        self.is_named_first = False
         self.id = ""
         self.generation = -1
         self._joining: Pending[JoinGroupResponse] | None = None
         self._syncing: Pending[SyncGroupResponse] | None = None
 
     def join(self) -> None:
-        """Send a join: v1 with a rebalance timeout, otherwise v0."""
+        """Send a join: v4 if the member is named first, v1 with a rebalance timeout, otherwise v0."""
         arguments = (self._group, self.session_ms, self.id, self.type, self.protocols)
-        if self.rebalance_ms is None:
+        if self.is_named_first:
+            limit_ms = self.rebalance_ms or self.session_ms
+            self._joining = self._connection.start(JoinGroupRequestV4(*arguments, rebalance_timeout_ms=limit_ms))
+        elif self.rebalance_ms is None:
             self._joining = self._connection.start(JoinGroupRequest(*arguments))
         else:
             v1 = JoinGroupRequestV1(*arguments, rebalance_timeout_ms=self.rebalance_ms)
@@ -59,6 +66,8 @@ class RawMember:
         """Wait for the answer to the join."""
         assert self._joining is not None
         answer = self._backend.wait(self._joining, timeout_s)
+        if answer.error == MEMBER_ID_REQUIRED:
+            self.id = answer.member_id
         if answer.error.number == 0:
             self.id, self.generation = answer.member_id, answer.generation
         return answer

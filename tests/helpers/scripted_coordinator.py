@@ -20,7 +20,7 @@ from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import OffsetAndMetadata, TopicPartition
-from kiel_groups.wire.error_codes import NO_ERROR, ErrorCode, error_code
+from kiel_groups.wire.error_codes import MEMBER_ID_REQUIRED, NO_ERROR, ErrorCode, error_code
 from kiel_groups.wire.framing import Request
 from kiel_groups.wire.group_requests import (
     DescribedGroup,
@@ -137,7 +137,8 @@ class ScriptedTransport:
 
     def _joined(self, request: JoinGroupRequest, code: int) -> JoinGroupResponse:
         if code:
-            return JoinGroupResponse(error_code(code), -1, "", "", "", {})
+            named = "m-named" if code == MEMBER_ID_REQUIRED.number else ""
+            return JoinGroupResponse(error_code(code), -1, "", "", named, {})
         self.generation += 1
         id_ = request.member_id or f"m-{self.generation}"
         chosen = request.protocols[0]

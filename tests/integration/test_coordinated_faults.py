@@ -53,7 +53,7 @@ class WatchedProxy(KafkaProxy):
         api_key, version, _, _ = reader.int16(), reader.int16(), reader.int32(), reader.optional_string()
         if api_key == JOIN:
             reader.string()
-            for _ in range(version + 1):
+            for _ in range(min(version, 1) + 1):
                 reader.int32()
             self.seen.append("join again" if reader.string() else "join anew")
         elif api_key in WORDS:
@@ -122,6 +122,8 @@ class FaultyGroup:
     @property
     def _did(self) -> str:
         did = ", ".join([*self.proxy.seen, *self.events])
+        # From 2.2 on, the coordinator names a new member, which joins again with its id at once.
+        did = did.replace("join anew, join again", "join anew")
         # The member looks for its coordinator. A read that is repeated before the answer looks for it, too.
         return did.replace("read, find, find, read", "read, find, read")
 
@@ -150,7 +152,7 @@ STARTS: Mapping[tuple[int, int], str] = {
     **{(FIND, code): f"find, find, join anew, {AGAIN}" for code in (-1, 7, 14, 15, 16)},
     (FIND, 24): "find, ConfigError",
     (FIND, 30): "find, BrokerError",
-    **{(JOIN, code): f"find, join anew, join anew, {AGAIN}" for code in (-1, 7, 14, 22, 25, 27)},
+    **{(JOIN, code): f"find, join anew, join anew, {AGAIN}" for code in (-1, 7, 14, 22, 25, 27, 79)},
     **{(JOIN, code): f"find, join anew, find, join anew, {AGAIN}" for code in (15, 16)},
     (JOIN, 23): "find, join anew, GroupConfigError",
     (JOIN, 24): "find, join anew, ConfigError",
@@ -188,7 +190,7 @@ LATER: Mapping[tuple[int, int], str] = {
     (COMMIT, 30): f"commit, lost, BrokerError, {REFUSED} CommitFailedError",
     **{(JOIN, code): f"{REJOINED}, join again, {AGAIN}, revoked" for code in (-1, 7, 14, 27)},
     **{(JOIN, code): f"{REJOINED}, find, join again, {AGAIN}, revoked" for code in (15, 16)},
-    **{(JOIN, code): f"{REJOINED}, join anew, revoked" for code in (22, 25)},
+    **{(JOIN, code): f"{REJOINED}, join anew, revoked" for code in (22, 25, 79)},
     (JOIN, 23): f"{REJOINED}, revoked, GroupConfigError",
     **{(JOIN, code): f"{REJOINED}, revoked, ConfigError" for code in (24, 26)},
     **{(JOIN, code): f"{REJOINED}, revoked, BrokerError" for code in (30, 42)},

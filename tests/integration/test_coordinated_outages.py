@@ -6,12 +6,12 @@ import asyncio
 import json
 import re
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
 
-from kiel_groups import GroupedConsumer
+from kiel_groups import GroupedConsumer, TopicPartition
 from kiel_groups.embedded import Cluster
 from kiel_groups.errors import AllocatorError, ConfigError, KielGroupsError, NoBrokersError
 from kiel_groups.wire.group_requests import FindCoordinatorRequest, JoinGroupRequest, SyncGroupRequest
@@ -151,6 +151,58 @@ async def test_a_record_that_outlasts_the_rebalance_timeout_is_lost_loudly(
 
 
 # Closes
+
+
+class HeldListener:
+    """A listener that gives partitions back when the test says so."""
+
+    def __init__(self) -> None:
+        self.revoking, self.may_revoke, self.assigned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def on_partitions_revoked(self, _: Collection[TopicPartition]) -> None:
+        self.assigned.clear()
+        self.revoking.set()
+        await self.may_revoke.wait()
+
+    def on_partitions_assigned(self, _: Collection[TopicPartition]) -> None:
+        self.assigned.set()
+
+
+@pytest.mark.parametrize("limit_s", [None, 0.0])
+async def test_a_member_that_closes_during_its_first_join_leaves_the_group(
+    coordinating_cluster: Cluster, unique: Unique, caplog: pytest.LogCaptureFixture, limit_s: float | None
+) -> None:
+    """
+    The other member has its partitions again as soon as it has given them back, and not when the session of the former
+    one is over. Before 2.2, a member has no id during its first join, so it cannot leave.
+    """
+    backend, topic, name = GroupBackend(coordinating_cluster, "brokers"), unique("topic"), unique("group")
+    if tuple(int(number) for number in coordinating_cluster._release.version.split(".")[:2]) < (2, 2):
+        pytest.skip("brokers before 2.2 know no JoinGroup v4")
+    await coordinating_cluster.create_topic(topic, 2)
+    listener = HeldListener()
+    staying, leaving = backend.consumer(name, listener=listener), backend.consumer(name)
+    try:
+        await staying.subscribe(topic)
+        await staying.connect()
+        await eventually(listener.assigned.is_set, "the member has its partitions")
+        (own_id,) = backend.members(name)
+        await leaving.subscribe(topic)
+        connecting = asyncio.ensure_future(leaving.connect())
+        await eventually(listener.revoking.is_set, "the other member joins")
+        assert len(backend.members(name)) == 2
+        began_s = running_s()
+        await leaving.close(timeout_s=limit_s)
+        await eventually(lambda: backend.members(name) == [own_id], "the other member has left", 10)
+        listener.may_revoke.set()
+        await eventually(listener.assigned.is_set, "the member has its partitions again", 10)
+        # The default session timeout is 30 s.
+        assert running_s() - began_s < 20
+        await asyncio.wait({connecting})
+    finally:
+        listener.may_revoke.set()
+        await staying.close()
+    assert "could not" not in caplog.text
 
 
 class Scene:

@@ -338,6 +338,89 @@ def test_leaving_during_a_join(group: RawGroup) -> None:
         assert second.joined().error.number == 25
 
 
+@pytest.fixture
+def naming(group: RawGroup) -> RawGroup:
+    """Provide a group whose coordinator knows JoinGroup v4."""
+    if group.backend.early:
+        pytest.skip("0.9 has no JoinGroup v4")
+    return group
+
+
+def named_first(group: RawGroup) -> RawMember:
+    """Return a new member that the coordinator has named, and that has not joined with its id."""
+    member = group.member()
+    member.is_named_first = True
+    member.join()
+    answer = member.joined()
+    assert (answer.error.number, answer.generation, answer.members) == (79, -1, {})
+    assert answer.member_id.startswith("caller-")
+    return member
+
+
+def test_a_member_that_is_named_first(naming: RawGroup) -> None:
+    """With JoinGroup v4, a new member gets its id at once. It is no member until it has joined with the id."""
+    member = named_first(naming)
+    named = member.id
+    assert (member.beat(), member.commit(1, 1), member.described().members) == (25, 25, ())
+    member.join()
+    answer = member.joined()
+    assert (answer.error.number, answer.generation, answer.member_id, answer.leader_id) == (0, 1, named, named)
+    member.sync({named: b"assignment"})
+    assert member.synced() == (0, b"assignment")
+    member.join()
+    assert member.joined().generation == 2
+
+
+def test_a_named_member_leaves_before_it_has_joined(naming: RawGroup) -> None:
+    """The coordinator forgets its id."""
+    member = named_first(naming)
+    assert (member.leave(), member.leave()) == (0, 25)
+    member.join()
+    assert member.joined().error.number == 25
+
+
+def test_a_named_member_leaves_during_its_first_join(naming: RawGroup) -> None:
+    """The join is refused, and the others need not wait for the member."""
+    present = naming.member()
+    naming.settle(present)
+    member = named_first(naming)
+    member.join()
+    naming.backend.run_for(0.3)
+    assert (present.beat(), member.is_joining) == (27, True)
+    assert member.leave() == 0
+    assert member.joined().error.number == 25
+    present.join()
+    assert present.joined().members.keys() == {present.id}
+
+
+def test_a_rebalance_waits_for_a_named_member(naming: RawGroup) -> None:
+    """It begins with the join of another one, and ends when the named one has joined or left."""
+    present = naming.member()
+    naming.settle(present)
+    leaving, joining = named_first(naming), named_first(naming)
+    assert present.beat() == 0
+    present.join()
+    naming.backend.run_for(0.5)
+    assert (present.is_joining, leaving.leave()) == (True, 0)
+    naming.backend.run_for(0.5)
+    assert present.is_joining
+    joining.join()
+    assert present.joined().members.keys() == {present.id, joining.joined().member_id}
+
+
+def test_a_rebalance_waits_for_the_session_of_a_named_member(naming: RawGroup) -> None:
+    """Its session begins with the first answer; after that, its id is unknown."""
+    present = naming.member()
+    present.rebalance_ms = 60_000
+    naming.settle(present)
+    member, began_s = named_first(naming), naming.backend.now_s()
+    present.join()
+    assert present.joined().members.keys() == {present.id}
+    assert SESSION_S - 1.0 <= naming.backend.now_s() - began_s <= SESSION_S + LATE_S
+    member.join()
+    assert member.joined().error.number == 25
+
+
 def test_leaving(group: RawGroup) -> None:
     """The others rebalance at once, and the former member is a stranger."""
     first, second = group.member(), group.member()

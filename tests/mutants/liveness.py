@@ -98,4 +98,11 @@ MUTANTS = (
         "            raise\n",
         "tests/unit/members/brokers/test_joins_and_assignments.py",
     ),
+    Mutant(
+        "a member that closes during its first join holds its group up",
+        "group/member_state.py",
+        "return self.coordinator if self.member_id and self.phase",
+        "return self.coordinator if self.is_member and self.phase",
+        "tests/unit/group/test_member_state.py",
+    ),
 )

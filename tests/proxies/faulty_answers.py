@@ -23,6 +23,7 @@ from kiel_groups.wire.group_requests import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupRequestV4,
     JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -57,7 +58,7 @@ def understands(api_key: int, api_version: int) -> bool:
     return (api_key, api_version) in _UNDERSTOOD
 
 
-def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
+def with_error(api_key: int, payload: Buffer, code: int, api_version: int = 0) -> bytes:
     """
     Replace every result of an answer by an error.
 
@@ -70,21 +71,22 @@ def with_error(api_key: int, payload: Buffer, code: int) -> bytes:
             16 ListGroups.
         payload: The broker's answer, after the correlation id, in a version that ``understands`` names.
         code: The Kafka error code, an int16.
+        api_version: The version of the request.
 
     Raises:
         ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
         ProtocolError: ``payload`` is not an answer to the request.
     """
     if api_key in _REFUSED:
-        _REFUSED[api_key][0].ANSWER.decode(payload, _WHAT)
-        return refusal(api_key, code)
+        _refused(api_key, api_version)[0].ANSWER.decode(payload, _WHAT)
+        return refusal(api_key, code, api_version)
     if api_key not in _FAILED:
         raise ConfigError(f"api_key: {api_key} given; expected one of {sorted({*_REFUSED, *_FAILED})}")
     request, failed = _FAILED[api_key]
     return request.ANSWER.encode(failed(request.ANSWER.decode(payload, _WHAT), error_code(code)))
 
 
-def refusal(api_key: int, code: int) -> bytes:
+def refusal(api_key: int, code: int, api_version: int = 0) -> bytes:
     """
     Return the answer of a broker that refuses a request of a group, and does not perform it.
 
@@ -92,14 +94,21 @@ def refusal(api_key: int, code: int) -> bytes:
         api_key: The request: 10 FindCoordinator, 11 JoinGroup, 12 Heartbeat, 13 LeaveGroup, 14 SyncGroup,
             16 ListGroups. Answers to others name partitions or groups.
         code: The Kafka error code, an int16.
+        api_version: The version of the request.
 
     Raises:
         ConfigError: ``api_key`` is another number, or ``code`` is not an int16.
     """
     if api_key not in _REFUSED:
         raise ConfigError(f"api_key: {api_key} given; expected one of {sorted(_REFUSED)}")
-    request, refused = _REFUSED[api_key]
+    request, refused = _refused(api_key, api_version)
     return request.ANSWER.encode(refused(error_code(code)))
+
+
+def _refused(api_key: int, api_version: int) -> tuple[type[Request[Any]], Callable[[ErrorCode], object]]:
+    """Return the entry of ``_REFUSED``, with the class of the request's version if its answer differs."""
+    request, refused = _REFUSED[api_key]
+    return _LATER.get((api_key, api_version), request), refused
 
 
 def with_addresses(api_key: int, payload: Buffer, addresses: Mapping[HostPort, HostPort]) -> bytes:
@@ -159,6 +168,11 @@ _REFUSED: Mapping[int, tuple[type[Request[Any]], Callable[[ErrorCode], object]]]
     ListGroupsRequest.API_KEY: (ListGroupsRequest, lambda error: ListGroupsResponse(error, ())),
 }
 
+#: API key and version → a request whose answer differs from that to the request in ``_REFUSED``.
+_LATER: Mapping[tuple[int, int], type[Request[Any]]] = {
+    (JoinGroupRequestV4.API_KEY, JoinGroupRequestV4.API_VERSION): JoinGroupRequestV4
+}
+
 #: API key → a request whose answer has several results, and what replaces each of them by an error.
 _FAILED: Mapping[int, tuple[type[Request[Any]], Callable[[Any, ErrorCode], object]]] = {
     ProduceRequest.API_KEY: (
@@ -194,6 +208,7 @@ _UNDERSTOOD = {
         FindCoordinatorRequest,
         JoinGroupRequest,
         JoinGroupRequestV1,
+        JoinGroupRequestV4,
         HeartbeatRequest,
         LeaveGroupRequest,
         SyncGroupRequest,

@@ -160,8 +160,9 @@ class NextRefusals:
     """
 
     def __init__(self, api_key: int, code: int, times: int = 1) -> None:
+        refusal(api_key, code)  # Raises an error for a request that cannot be refused.
         self._api_key = api_key
-        self._answer = refusal(api_key, code)
+        self._code = code
         self._left = times
         self._lock = threading.Lock()
         self.made = 0
@@ -173,13 +174,13 @@ class NextRefusals:
                 return None
             self._left -= 1
             self.made += 1
-            return self._answer
+            return refusal(api_key, self._code, api_version)
 
 
 def _failed(exchange: Exchange, api_key: int, code: int) -> bytes:
     if exchange.api_key != api_key or not understands(api_key, exchange.api_version):
         return exchange.response
-    return with_error(api_key, exchange.response, code)
+    return with_error(api_key, exchange.response, code, exchange.api_version)
 
 
 class KafkaProxy(FaultProxy):

@@ -20,6 +20,7 @@ from kiel_groups.wire.group_requests import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupRequestV4,
     JoinGroupResponse,
     LeaveGroupRequest,
     ListGroupsRequest,
@@ -136,6 +137,11 @@ GROUP_ANSWERS: list[tuple[Any, bytes, object]] = [
     ),
     (JoinGroupRequest("g", 1, "", "consumer", ()), JOINED, JoinGroupResponse(ERROR, -1, "", "", "", {})),
     (JoinGroupRequestV1("g", 1, "", "consumer", (), 1), JOINED, JoinGroupResponse(ERROR, -1, "", "", "", {})),
+    (
+        JoinGroupRequestV4("g", 1, "", "consumer", (), 1),
+        int32(0) + JOINED,
+        JoinGroupResponse(ERROR, -1, "", "", "", {}),
+    ),
     (SyncGroupRequest("g", 7, "m-1", {}), int16(0) + blob(b"partitions"), SyncGroupResponse(ERROR, b"")),
     (HeartbeatRequest("g", 7, "m-1"), int16(0), ERROR),
     (LeaveGroupRequest("g", "m-1"), int16(0), ERROR),
@@ -148,9 +154,10 @@ GROUP_ANSWERS: list[tuple[Any, bytes, object]] = [
 def test_a_coordinators_answer_gets_the_error(request_: Any, real: bytes, expected: object) -> None:
     """``with_error()`` gives a coordinator's answer the error code, and removes what only a success has."""
     assert understands(request_.API_KEY, request_.API_VERSION)
-    assert request_.decode_response(with_error(request_.API_KEY, real, CODE)) == expected
+    key, version = request_.API_KEY, request_.API_VERSION
+    assert request_.decode_response(with_error(key, real, CODE, version)) == expected
     with pytest.raises(ProtocolError):
-        with_error(request_.API_KEY, real[:-1], CODE)
+        with_error(key, real[:-1], CODE, version)
 
 
 def test_next_refusals_answer_without_a_broker() -> None:

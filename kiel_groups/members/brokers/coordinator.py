@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -24,6 +25,7 @@ from kiel_groups.wire.group_requests import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupRequestV4,
     JoinGroupResponse,
     LeaveGroupRequest,
     SyncGroupRequest,
@@ -100,7 +102,11 @@ class GroupCoordinator(Protocol):
         """
 
     async def join(self, coordinator: int, member_id: str) -> JoinAnswer:
-        """Join with the protocols that the hooks offer now, and wait for the other members. A new member's id is ""."""
+        """
+        Join with the protocols that the hooks offer now, and wait for the other members. A new member's id is "".
+
+        The coordinator may answer a new member at once, with the error MEMBER_ID_REQUIRED and the id to join with.
+        """
 
     async def sync(self, coordinator: int, token: GenerationToken, assignments: Mapping[str, bytes]) -> SyncAnswer:
         """Wait for this member's assignment. Only the leader passes ``assignments``: the assignments of all members."""
@@ -117,7 +123,7 @@ class GroupCoordinator(Protocol):
     def follow(self, target: BeatTarget | None) -> None:
         """Confirm this membership by heartbeats, and report their answers. With None, send no heartbeats."""
 
-    def leave_at_once(self, target: BeatTarget) -> None:
+    def leave_at_once(self, coordinator: int, member_id: str) -> None:
         """Leave the group without the event loop. Any thread may call this method."""
 
     def stop(self) -> None:
@@ -180,9 +186,11 @@ class CoordinatorHeartbeat:
         self._sent_s = float("-inf")
         self._is_waiting = False
         self._is_stopped = False
-        #: The membership that the thread has to end by a leave request.
-        self._to_leave: BeatTarget | None = None
+        #: The coordinator and the member id of the leave request that the thread has to send.
+        self._to_leave: tuple[int, str] | None = None
         self._is_started = False
+        #: Protects the start of the thread: the event loop starts it to beat, and the watchdog's thread to leave.
+        self._starting = threading.Lock()
         self._ended = threading.Event()
         self._ticker = context.runtime.ticker(self._tick, "heartbeat")
 
@@ -205,16 +213,26 @@ class CoordinatorHeartbeat:
         self._target = target
         is_urgent = target is not None and not target.gate.is_open(now_s)
         self._due_s = max(now_s, self._sent_s + self._interval_s) if is_urgent else now_s + self._interval_s
-        if target is not None and not self._is_started:
-            self._is_started = True
-            self._ticker.start()
+        if target is not None:
+            self._start()
         self._ticker.wake()
 
-    def leave(self, target: BeatTarget) -> None:
+    def _start(self) -> None:
+        with self._starting:
+            if not self._is_started:
+                self._ticker.start()
+                self._is_started = True
+
+    def leave(self, coordinator: int, member_id: str) -> None:
         """
         Tell the thread to send a leave request: the event loop may be blocked. Any thread may call this method.
+
+        A member that has not had an assignment yet has sent no heartbeat, so this method may have to start the thread.
         """
-        self._target, self._to_leave = None, target
+        self._target, self._to_leave = None, (coordinator, member_id)
+        # An interpreter that exits starts no thread. The coordinator then removes the member after its session timeout.
+        with suppress(RuntimeError):
+            self._start()
         self._ticker.wake()
 
     def stop(self) -> None:
@@ -242,11 +260,12 @@ class CoordinatorHeartbeat:
         if self._loop.is_closed() and (target := self._target) is not None:
             # A client that was never closed must not keep its partitions for as long as the process lives.
             log.error("group %s: the event loop was closed before its client; leaving the group", self._group)
-            self._target, self._to_leave = None, target
+            self._target, self._to_leave = None, (target.coordinator, target.gate.token.member_id)
         if (leaving := self._to_leave) is not None and not self._is_waiting:
             self._to_leave = None
-            request = LeaveGroupRequest(self._group, leaving.gate.token.member_id)
-            self._transport.beat(leaving.coordinator, request, self._limit_s, lambda _: None)
+            coordinator, member_id = leaving
+            request = LeaveGroupRequest(self._group, member_id)
+            self._transport.beat(coordinator, request, self._limit_s, lambda _: None)
         if self._is_stopped or self._loop.is_closed():
             if not self._is_waiting:
                 self._transport.close_beats()
@@ -399,7 +418,8 @@ class BrokerCoordinator:
         self._offered = offered = tuple(await reading)
         request: JoinGroupRequest = JoinGroupRequest(self._group, timing.session_timeout_ms, member_id, type_, offered)
         if self._context.has_rebalance_timeout:
-            request = JoinGroupRequestV1(
+            later = JoinGroupRequestV4 if self._context.names_members_first else JoinGroupRequestV1
+            request = later(
                 self._group,
                 timing.session_timeout_ms,
                 member_id,
@@ -486,9 +506,9 @@ class BrokerCoordinator:
         """Send heartbeats for this membership, or no heartbeats if ``target`` is None."""
         self._heartbeat.follow(target)
 
-    def leave_at_once(self, target: BeatTarget) -> None:
+    def leave_at_once(self, coordinator: int, member_id: str) -> None:
         """Tell the heartbeat's thread to send a leave request."""
-        self._heartbeat.leave(target)
+        self._heartbeat.leave(coordinator, member_id)
 
     def stop(self) -> None:
         """Ask the heartbeat's thread to end."""

@@ -35,8 +35,8 @@ class CoordinatedContext:
     """
     The settings and tools that the parts of a member share in a group that brokers coordinate.
 
-    ``versions`` says whether the brokers know JoinGroup v1. If not, a rebalance waits for each member for up to the
-    session timeout.
+    ``versions`` says whether the brokers know JoinGroup v1 and v4. Without v1, a rebalance waits for each member for up
+    to the session timeout. Without v4, a member has no id, and so cannot leave, until its first join is answered.
     """
 
     group: GroupConfig
@@ -50,6 +50,11 @@ class CoordinatedContext:
     def has_rebalance_timeout(self) -> bool:
         """Whether a join sends the member's rebalance timeout to the coordinator."""
         return self.versions.has_rebalance_timeout
+
+    @property
+    def names_members_first(self) -> bool:
+        """Whether the coordinator names a new member before the member waits for the other members."""
+        return self.versions.names_members_first
 
     @property
     def rebalance_timeout_s(self) -> float:

@@ -426,11 +426,12 @@ class CoordinatedMember:
         self.given_up()
 
     def _leave_by_thread(self) -> None:
-        gate, coordinator = self._held.gate, self._state.coordinator
+        # The watchdog's thread calls this method, too, so it reads the state once.
+        gate, state = self._held.gate, self._state
         if gate is not None:
             gate.shut()
-            if coordinator is not None and self._state.is_member:
-                self._coordination.leave_at_once(BeatTarget(coordinator, gate))
+        if state.leaves_from is not None:
+            self._coordination.leave_at_once(state.leaves_from, state.member_id)
 
     # ------------------------------------------------------------------ requests about offsets
 
@@ -544,8 +545,10 @@ class CoordinatedMember:
             self._feed(member_state.JoinAnswered(join, None))
             return
         if answer.error.number:
-            self._failures.note_code(GroupRequest.JOIN, answer.error)
-            self._feed(member_state.JoinAnswered(join, answer.error.number))
+            if (join, Phase.JOINING) == (self._state.join, self._state.phase):
+                # If the join has crossed the member's own leave request, its refusal is no failure.
+                self._failures.note_code(GroupRequest.JOIN, answer.error)
+            self._feed(member_state.JoinAnswered(join, answer.error.number, member_id=answer.token.member_id))
             return
         if join == self._state.join:
             self._joined = answer.joined

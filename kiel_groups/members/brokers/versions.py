@@ -6,23 +6,23 @@ from collections.abc import Mapping
 
 from kiel_groups.clients.net.cluster_metadata import BrokerVersions, ClusterMetadata
 from kiel_groups.errors import BrokerConnectionError, ConfigError
-from kiel_groups.wire.group_requests import JoinGroupRequestV1, ListGroupsRequest
+from kiel_groups.wire.group_requests import JoinGroupRequestV1, JoinGroupRequestV4, ListGroupsRequest
 from kiel_groups.wire.metadata import TopicIdsRequest
 from kiel_groups.wire.versions import TOO_NEW, VersionRange, supports_early_requests
 
-#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member and ids of topics,
-#: and to refuse the fetch requests of this package.
-_COORDINATING, _REBALANCE_TIMEOUT, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 8), (4,)
+#: The releases in which brokers began to coordinate groups, to know a rebalance timeout of a member, to name a member
+#: before it waits for the others, to know ids of topics, and to refuse the fetch requests of this package.
+_COORDINATING, _REBALANCE_TIMEOUT, _NAMES_FIRST, _TOPIC_IDS, _WITHOUT_FETCH = (0, 9), (0, 10, 1), (2, 2), (2, 8), (4,)
 
 
 class GroupVersions:
     """
     The versions of group requests that the brokers know.
 
-    ``has_rebalance_timeout`` is true if brokers know JoinGroup v1, and ``has_topic_ids`` is true if brokers know
-    Metadata v10. Without a given release, the oldest versions are assumed until ``probe`` has returned. ``ranges`` has
-    the versions that the asked broker knows, by API key. ``ranges`` is empty if no broker was asked. It is also empty
-    for a broker of 0.9, because such a broker does not list its versions.
+    ``has_rebalance_timeout`` is true if brokers know JoinGroup v1, ``names_members_first`` if they know JoinGroup v4,
+    and ``has_topic_ids`` if they know Metadata v10. Without a given release, the oldest versions are assumed until
+    ``probe`` has returned. ``ranges`` has the versions that the asked broker knows, by API key. ``ranges`` is empty if
+    no broker was asked. It is also empty for a broker of 0.9, because such a broker does not list its versions.
 
     Args:
         api_version: The brokers' release, such as ``(0, 9)``, or None to ask the brokers.
@@ -41,6 +41,7 @@ class GroupVersions:
                 raise ConfigError(f"api_version: {api_version} given, whose brokers {TOO_NEW}")
         self._api_version = api_version
         self.has_rebalance_timeout = api_version is not None and api_version >= _REBALANCE_TIMEOUT
+        self.names_members_first = api_version is not None and api_version >= _NAMES_FIRST
         self.has_topic_ids = api_version is not None and api_version >= _TOPIC_IDS
         self.ranges: Mapping[int, VersionRange] = {}
 
@@ -71,6 +72,7 @@ class GroupVersions:
         if found.ranges is not None and not supports_early_requests(found.ranges):
             raise ConfigError(f"brokers: {found.address} and the other brokers of its release {TOO_NEW}")
         self.has_rebalance_timeout = joins is not None and joins.most >= JoinGroupRequestV1.API_VERSION
+        self.names_members_first = joins is not None and joins.most >= JoinGroupRequestV4.API_VERSION
         metadata = self.ranges.get(TopicIdsRequest.API_KEY)
         self.has_topic_ids = metadata is not None and metadata.most >= TopicIdsRequest.API_VERSION
 

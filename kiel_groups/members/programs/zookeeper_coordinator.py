@@ -317,9 +317,9 @@ class ZooKeeperCoordinator:
         if state is not None and state.generation != target.gate.token.generation:
             self._report(target, BeatAnswer(CoordinatorCode.REBALANCE_IN_PROGRESS))
 
-    def leave_at_once(self, target: BeatTarget) -> None:
+    def leave_at_once(self, coordinator: int, member_id: str) -> None:
         """Tell the session's threads to close the session."""
-        if self._session is not None and target.coordinator == self._number:
+        if self._session is not None and coordinator == self._number:
             self._session.session.abandon("the member leaves at once")
 
     def stop(self) -> None:

@@ -40,8 +40,8 @@ LEAST_FAULTS, MOST_FAULTS = 4, 10
 #: Seconds between two events, on average.
 PACE_S = 0.5
 #: The share of the groups whose brokers are of 0.9, of those whose applications commit, and, where brokers are later
-#: ones, of those whose topics have ids.
-EARLY_SHARE, MANUAL_SHARE, IDS_SHARE = 0.4, 0.25, 0.6
+#: ones, of those whose topics have ids, and, of the others, of those that name a member before it waits for the others.
+EARLY_SHARE, MANUAL_SHARE, IDS_SHARE, NAMES_FIRST_SHARE = 0.4, 0.25, 0.6, 0.5
 #: The share of deliveries that take long, and how long, in seconds.
 SLOW_SHARE, SLOW_S = 0.05, (5.0, 20.0)
 
@@ -58,6 +58,8 @@ class BrokerScenario:
     early: bool
     #: Whether topics of later brokers have ids, as from 2.8 on.
     ids: bool
+    #: Whether later brokers know JoinGroup v4, as from 2.2 on.
+    names_first: bool
     assignor: str
     heartbeat_interval_ms: int
     rebalance_timeout_ms: int
@@ -77,10 +79,19 @@ class BrokerScenario:
         return sum(event.operation in FAULTS for event in self.events)
 
     @property
+    def release(self) -> tuple[int, int]:
+        """The release of the brokers."""
+        if self.early:
+            return (0, 9)
+        return (3, 9) if self.ids else (2, 7) if self.names_first else (2, 1)
+
+    @property
     def settings(self) -> str:
         """The settings, for a report."""
-        late = f"{'3.9' if self.ids else '2.7'}, rebalance timeout {self.rebalance_timeout_ms} ms"
-        brokers = "0.9" if self.early else late
+        major, minor = self.release
+        brokers = f"{major}.{minor}"
+        if not self.early:
+            brokers += f", rebalance timeout {self.rebalance_timeout_ms} ms"
         return (
             f"{self.members} members, topics of {self.topics} partitions, {self.reset}, {self.assignor}, brokers of"
             f" {brokers}, heartbeats every {self.heartbeat_interval_ms} ms, watchdog {self.max_poll_ms} ms,"
@@ -101,6 +112,8 @@ def make_broker_scenario(seed: int) -> BrokerScenario:
         events.append(_event(random, at_s, operation))
     events = sorted([*events, *pattern_events(seed, at_s)])
     rebalance_timeout_ms = random.choice([10_000, 15_000, 30_000, 300_000])
+    # Later settings have their own source, so that the seeds of former releases keep all others.
+    names_first = Random(f"broker group names {seed}").random() < NAMES_FIRST_SHARE
     return BrokerScenario(
         seed=seed,
         members=random.randint(2, 5),
@@ -119,6 +132,7 @@ def make_broker_scenario(seed: int) -> BrokerScenario:
         hook_s=random.choice([0.0, 0.0, 0.3, 2.0]),
         events=tuple(events),
         ids=random.random() < IDS_SHARE,
+        names_first=names_first,
     )
 
 

@@ -37,6 +37,7 @@ AT_REST: dict[str, Any] = {
     "reset": "earliest",
     "early": False,
     "ids": True,
+    "names_first": True,
     "assignor": "range",
     "heartbeat_interval_ms": 3_000,
     "rebalance_timeout_ms": 30_000,

@@ -205,7 +205,7 @@ class MemberNetwork:
         self._world.checker.sent(self._process.consumer, call)
         lane, timeline = self._lane(name, broker), self._world.timeline
         lane.calls.append(call)
-        call.fault = self.losing.pop(type(request).__name__.removesuffix("V1").removesuffix("V2"), None)
+        call.fault = self.losing.pop(type(request).__name__.rstrip("V124"), None)
         lane.there_s = max(lane.there_s, timeline.now_s, lane.cut_until_s) + self._world.way_s()
         timeline.at(lane.there_s, self._arrive, lane, call)
         return call

@@ -157,7 +157,7 @@ class BrokerConsumer(Application):
             group=self.world.group_config,
             timing=self.world.timing,
             transport=self.network,
-            versions=GroupVersions((0, 9) if self.world.coordinator.early else (3, 9)),
+            versions=GroupVersions(self.world.scenario.release),
             metrics=self.metrics,
             runtime=self.process.runtime,
         )

@@ -18,40 +18,40 @@ from kiel_groups.wire import error_codes
 pytestmark = pytest.mark.unit
 
 C = CoordinatorCode
-PROCEED, WAIT, FIND, REJOIN, NEW_ID, LOST, FAIL = Reaction
+PROCEED, WAIT, FIND, REJOIN, TAKE_ID, NEW_ID, LOST, FAIL = Reaction
 
 #: The rows are requests, the columns codes; the last two columns are a code that a member does not know, and no answer.
 COLUMNS: tuple[int | None, ...] = (*C, 8, 81, None)
 TABLE: dict[GroupRequest, tuple[Reaction, ...]] = {
-    # -1, 0, 7, 14, 15, 16, 22, 23, 24, 25, 26, 27, 30, 8, 81, no answer
+    # -1, 0, 7, 14, 15, 16, 22, 23, 24, 25, 26, 27, 30, 79, 8, 81, no answer
     GroupRequest.FIND: (
         *(WAIT, PROCEED, WAIT, WAIT, WAIT, WAIT),
-        *(WAIT, WAIT, FAIL, WAIT, WAIT, WAIT, FAIL),
+        *(WAIT, WAIT, FAIL, WAIT, WAIT, WAIT, FAIL, WAIT),
         *(WAIT, WAIT, WAIT),
     ),
     GroupRequest.JOIN: (
         *(WAIT, PROCEED, WAIT, WAIT, FIND, FIND),
-        *(NEW_ID, FAIL, FAIL, NEW_ID, FAIL, WAIT, FAIL),
+        *(NEW_ID, FAIL, FAIL, NEW_ID, FAIL, WAIT, FAIL, TAKE_ID),
         *(FAIL, FAIL, FIND),
     ),
     GroupRequest.SYNC: (
         *(WAIT, PROCEED, WAIT, WAIT, FIND, FIND),
-        *(NEW_ID, WAIT, FAIL, NEW_ID, WAIT, REJOIN, FAIL),
+        *(NEW_ID, WAIT, FAIL, NEW_ID, WAIT, REJOIN, FAIL, WAIT),
         *(WAIT, WAIT, FIND),
     ),
     GroupRequest.HEARTBEAT: (
         *(FIND, PROCEED, FIND, PROCEED, FIND, FIND),
-        *(LOST, FIND, FAIL, LOST, FIND, REJOIN, FAIL),
+        *(LOST, FIND, FAIL, LOST, FIND, REJOIN, FAIL, FIND),
         *(FIND, FIND, FIND),
     ),
     GroupRequest.COMMIT: (
         *(PROCEED, PROCEED, FIND, PROCEED, FIND, FIND),
-        *(LOST, PROCEED, FAIL, LOST, PROCEED, REJOIN, FAIL),
+        *(LOST, PROCEED, FAIL, LOST, PROCEED, REJOIN, FAIL, PROCEED),
         *(PROCEED, PROCEED, FIND),
     ),
     GroupRequest.FETCH: (
         *(PROCEED, PROCEED, PROCEED, PROCEED, FIND, FIND),
-        *(LOST, PROCEED, FAIL, LOST, PROCEED, PROCEED, FAIL),
+        *(LOST, PROCEED, FAIL, LOST, PROCEED, PROCEED, FAIL, PROCEED),
         *(PROCEED, PROCEED, FIND),
     ),
 }

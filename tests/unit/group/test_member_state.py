@@ -55,6 +55,7 @@ from tests.helpers.coordinated_states import (
     HAPPY,
     JOINED,
     LEFT,
+    NAMED,
     NEW,
     REBALANCING,
     WAITING,
@@ -208,6 +209,42 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
         replace(FOUND, rejoin_due=True, join=1, pause=1, is_pausing=True, failures=1),
         (Pause(1, 1),),
     ),
+    "a new member that the coordinator has named joins at once with its id": (
+        WAITING,
+        JoinAnswered(1, C.MEMBER_ID_REQUIRED, member_id="m"),
+        NAMED,
+        (Join(2, "m"),),
+    ),
+    "a member that is named again joins after a pause": (
+        NAMED,
+        JoinAnswered(2, C.MEMBER_ID_REQUIRED, member_id="n"),
+        replace(FOUND, rejoin_due=True, member_id="n", join=2, pause=1, is_pausing=True, failures=1),
+        (Pause(1, 1),),
+    ),
+    "a member that is named without an id joins after a pause": (
+        WAITING,
+        JoinAnswered(1, C.MEMBER_ID_REQUIRED),
+        replace(FOUND, rejoin_due=True, join=1, pause=1, is_pausing=True, failures=1),
+        (Pause(1, 1),),
+    ),
+    "a new id ends a former generation": (
+        replace(WAITING, member_id="m", generation=5),
+        JoinAnswered(1, C.MEMBER_ID_REQUIRED, member_id="n"),
+        replace(FOUND, rejoin_due=True, member_id="n", join=1, pause=1, is_pausing=True, failures=1),
+        (Pause(1, 1),),
+    ),
+    "an id that the coordinator has just given and does not know is left out after a pause": (
+        NAMED,
+        JoinAnswered(2, C.UNKNOWN_MEMBER),
+        replace(FOUND, rejoin_due=True, join=2, pause=1, is_pausing=True, failures=1),
+        (Pause(1, 1),),
+    ),
+    "a member that was named has its generation after the second join": (
+        NAMED,
+        JoinAnswered(2, 0, 5, "m"),
+        replace(JOINED, join=2),
+        (Sync(2),),
+    ),
     "a join that failed keeps the member's id": (
         replace(WAITING, member_id="m", generation=5),
         JoinAnswered(1, C.LOADING),
@@ -295,6 +332,12 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
         replace(WAITING, phase=ENDED, is_leaving=True),
         (Ended(),),
     ),
+    "a member that was named leaves during its first join": (
+        NAMED,
+        Leave(),
+        replace(NAMED, phase=LEAVING, is_leaving=True),
+        (SendLeave("m"),),
+    ),
     "a leaving member drains its partitions": (HAPPY, Leave(), CLOSING, (Drain(),)),
     "a leaving member leaves when its partitions are drained": (CLOSING, Drained(), LEFT, (SendLeave("m"),)),
     "a member that joins again leaves at once": (
@@ -349,6 +392,7 @@ CASES: dict[str, tuple[MemberState, Event, MemberState, tuple[Effect, ...]]] = {
         replace(FOUND, join=1),
         (),
     ),
+    "a first join that was given up loses its id": (NAMED, GivenUp(), replace(FOUND, join=2), ()),
     "a member that was given up joins on request": (GONE, Rejoin(), joining(GONE, ""), (Join(2, ""),)),
 }
 
@@ -409,6 +453,7 @@ def test_each_answer_to_a_join_and_a_sync(request_: GroupRequest, code: int | No
         Reaction.WAIT: (Pause(1, 1),),
         Reaction.FIND: (Pause(1, 1),),
         Reaction.REJOIN: (Join(2, "m"),),
+        Reaction.TAKE_ID: (Pause(1, 1),),
         Reaction.NEW_ID: (Join(2, ""),),
         Reaction.FAIL: (Fail(request_, code or 0), Ended()),
     }
@@ -442,6 +487,7 @@ def test_heartbeats_are_sent_while_they_count(state: MemberState, before: bool, 
     ("state", "is_member", "may_commit"),
     [
         (NEW, False, False),
+        (NAMED, False, False),
         (JOINED, True, False),
         (HAPPY, True, True),
         (REBALANCING, True, True),
@@ -453,3 +499,20 @@ def test_heartbeats_are_sent_while_they_count(state: MemberState, before: bool, 
 def test_commits_are_held_back_between_join_and_sync(state: MemberState, is_member: bool, may_commit: bool) -> None:
     """Only a member with the assignment of its generation may commit; it is a member from the join on."""
     assert (state.is_member, state.may_commit) == (is_member, may_commit)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (NEW, None),
+        (WAITING, None),
+        (NAMED, 1),
+        (replace(NAMED, coordinator=None), None),
+        (HAPPY, 1),
+        (LEFT, 1),
+        (replace(LEFT, phase=ENDED), None),
+    ],
+)
+def test_a_member_with_an_id_leaves_from_its_coordinator(state: MemberState, expected: int | None) -> None:
+    """A member without an id, without a known coordinator or after its end has nothing to leave."""
+    assert state.leaves_from == expected

@@ -15,6 +15,7 @@ from kiel_groups.model import OffsetAndMetadata, TopicPartition
 from kiel_groups.wire.error_codes import (
     CONSUMER_COORDINATOR_NOT_AVAILABLE,
     ILLEGAL_GENERATION,
+    MEMBER_ID_REQUIRED,
     NO_ERROR,
     NON_EMPTY_GROUP,
     NOT_COORDINATOR_FOR_CONSUMER,
@@ -35,6 +36,7 @@ from kiel_groups.wire.group_requests import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestV1,
+    JoinGroupRequestV4,
     JoinGroupResponse,
     LeaveGroupRequest,
     ListedGroup,
@@ -64,6 +66,7 @@ RANGE = GroupProtocol("range", b"\0\1")
 FIND = FindCoordinatorRequest("g")
 JOIN = JoinGroupRequest("g", 30_000, "", "consumer", (RANGE, GroupProtocol("roundrobin", b"")))
 JOIN_V1 = JoinGroupRequestV1("g", 10_000, "m-1", "consumer", (RANGE,), 300_000)
+JOIN_V4 = JoinGroupRequestV4("g", 10_000, "m-1", "consumer", (RANGE,), 300_000)
 SYNC = SyncGroupRequest("g", 7, "m-1", {"m-1": b"\0\1", "m-2": b""})
 HEARTBEAT = HeartbeatRequest("g", 7, "m-1")
 LEAVE = LeaveGroupRequest("g", "m-1")
@@ -90,6 +93,11 @@ BODIES: list[tuple[Request[Any], int, int, str]] = [
     (
         JOIN_V1,
         *(11, 1),
+        "00016700002710000493e000036d2d310008636f6e73756d657200000001000572616e6765000000020001",
+    ),
+    (
+        JOIN_V4,
+        *(11, 4),
         "00016700002710000493e000036d2d310008636f6e73756d657200000001000572616e6765000000020001",
     ),
     (SYNC, 14, 0, "0001670000000700036d2d310000000200036d2d3100000002000100036d2d3200000000"),
@@ -147,6 +155,11 @@ RESPONSES: list[tuple[Request[Any], str, Any]] = [
         JOIN,
         "000000000007000572616e676500036d2d3100036d2d310000000200036d2d3100000002000100046d2dc3a900000000",
         JoinGroupResponse(NO_ERROR, 7, "range", "m-1", "m-1", {"m-1": b"\0\1", "m-é": b""}),
+    ),
+    (
+        JOIN_V4,
+        "00000000004fffffffff0000000000036d2d3100000000",
+        JoinGroupResponse(MEMBER_ID_REQUIRED, -1, "", "", "m-1", {}),
     ),
     (
         JOIN_V1,

@@ -275,11 +275,37 @@ async def test_the_thread_leaves_before_it_stops() -> None:
     bench = Bench()
     target = bench.target()
     bench.heartbeat.follow(target)
-    bench.heartbeat.leave(target)
+    bench.heartbeat.leave(1, "m")
     bench.heartbeat.stop()
     bench.manual.pass_s(5)
     assert [request for _, _, request in bench.sent] == [LeaveGroupRequest("g", "m")]
     assert bench.is_closed
+
+
+async def test_a_thread_that_has_sent_no_heartbeat_leaves() -> None:
+    """A member that leaves during its first join has no assignment, so its thread starts for the leave request."""
+    bench = Bench()
+    bench.heartbeat.leave(1, "m")
+    bench.heartbeat.stop()
+    bench.manual.pass_s(5)
+    assert [(broker, request) for _, broker, request in bench.sent] == [(1, LeaveGroupRequest("g", "m"))]
+    assert bench.manual.tickers[0].ended
+    assert bench.is_closed
+
+
+async def test_an_interpreter_that_exits_starts_no_thread_to_leave() -> None:
+    """The leave request is not sent, and the end of the process is not disturbed."""
+    bench = Bench()
+    (ticker,) = bench.manual.tickers
+
+    def start() -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    ticker.start = start  # type: ignore[method-assign]
+    bench.heartbeat.leave(1, "m")
+    bench.heartbeat.stop()
+    bench.heartbeat.wait_ended(60)
+    assert bench.sent == []
 
 
 async def test_a_leave_follows_a_heartbeat_under_way() -> None:
@@ -289,7 +315,7 @@ async def test_a_leave_follows_a_heartbeat_under_way() -> None:
     target = bench.target()
     bench.heartbeat.follow(target)
     bench.manual.pass_s(1)
-    bench.heartbeat.leave(target)
+    bench.heartbeat.leave(1, "m")
     bench.manual.pass_s(0)
     assert len(bench.sent) == 1
     bench.unanswered[0](BeatAnswer(27))

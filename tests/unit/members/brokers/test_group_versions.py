@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 from kiel_groups.clients.net import cluster_metadata
 from kiel_groups.clients.net.cluster_metadata import ClusterMetadata
 from kiel_groups.errors import ConfigError, NoBrokersError
+from kiel_groups.members.brokers.coordinator import BrokerCoordinator
 from kiel_groups.members.brokers.versions import GroupVersions
 from kiel_groups.metrics import Metrics
 from tests.helpers.coordinator_answers import NO_TOPIC, ONE_TOPIC, versions
 from tests.helpers.fake_broker import FakeBroker, Fault, Request, Script
 from tests.helpers.leftovers import Leftovers
+from tests.helpers.scripted_coordinator import QuietRuntime, RecordedHooks, ScriptedTransport, scripted_context
 
 pytestmark = pytest.mark.unit
 
@@ -169,6 +172,37 @@ async def test_brokers_of_a_given_release_are_not_asked() -> None:
 def test_a_given_release_says_what_its_brokers_know(given: tuple[int, ...], expected: bool) -> None:
     """The rebalance timeout came with 0.10.1."""
     assert GroupVersions(given).has_rebalance_timeout is expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, False), ((0, 9), False), ((2, 1, 1), False), ((2, 2), True), ((3, 9, 1), True)]
+)
+def test_a_given_release_says_when_its_brokers_name_members(given: tuple[int, ...] | None, expected: bool) -> None:
+    """Brokers from 2.2 on name a new member before it waits for the others; without a release, they must say so."""
+    assert GroupVersions(given).names_members_first is expected
+
+
+@pytest.mark.parametrize(("given", "version"), [((0, 9), 0), ((0, 10, 1), 1), ((2, 1), 1), ((2, 2), 4), ((3, 9), 4)])
+async def test_a_join_has_the_newest_version_that_the_brokers_know(given: tuple[int, ...], version: int) -> None:
+    """Brokers would close the connection if they did not know the version."""
+    trace: list[str] = []
+    transport = ScriptedTransport(trace)
+    context = replace(scripted_context(transport, QuietRuntime()), versions=GroupVersions(given))
+    coordinator = BrokerCoordinator(context, RecordedHooks(trace), lambda *_: None)
+    await coordinator.join(1, "")
+    (sent,) = transport.sent
+    assert version == sent.API_VERSION
+    assert version == 0 or sent.rebalance_timeout_ms == context.timing.rebalance_timeout_ms
+
+
+@pytest.mark.parametrize(("most", "expected"), [(0, False), (1, False), (3, False), (4, True), (9, True)])
+async def test_brokers_say_whether_they_name_members_first(most: int, expected: bool) -> None:
+    """JoinGroup v4 is the version with which they do."""
+    script = release(ONE_TOPIC, versions({FETCH: (0, 17), JOIN_GROUP: (0, most)}))
+    async with FakeBroker(script=script) as broker, cluster_of(broker) as cluster:
+        asked = GroupVersions()
+        await asked.probe(cluster)
+        assert asked.names_members_first is expected
 
 
 @pytest.mark.parametrize(

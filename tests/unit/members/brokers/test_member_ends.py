@@ -21,7 +21,8 @@ from kiel_groups.members.brokers.coordinator import BeatTarget
 from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.model import GenerationToken, TopicPartition
-from kiel_groups.wire.group_requests import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
+from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.group_requests import JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, SyncGroupRequest
 from kiel_groups.wire.offsets import OffsetFetchRequestV1
 from kiel_groups.zookeeper.tasks import CloseLimit
 from tests.helpers.leftovers import Leftovers
@@ -224,6 +225,97 @@ async def test_a_member_leaves_for_a_while() -> None:
     await bench.traced("complete")
     assert bench.trace[2:] == [*ANEW]
     await bench.member.close()
+
+
+# A member that is named first
+
+NAMED = C.MEMBER_ID_REQUIRED
+
+
+async def _waiting_with_an_id() -> tuple[MemberBench, asyncio.Event, asyncio.Task[None]]:
+    """Return a member that the coordinator has named, and whose join with this id is not answered."""
+    bench, late = MemberBench(), asyncio.Event()
+    bench.transport.script[JoinGroupRequest].extend([NAMED, late])
+    starting = asyncio.ensure_future(bench.member.start())
+    await bench.traced("join m-named")
+    assert bench.trace == ["find", "join anew", "join m-named"]
+    bench.trace.clear()
+    return bench, late, starting
+
+
+async def test_a_member_that_is_named_first_joins_with_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    """The answer that names it is no failure: nothing is logged or counted, and no pause follows."""
+    bench, late, starting = await _waiting_with_an_id()
+    assert (bench.member.token, bench.member.leads) == (None, False)
+    late.set()
+    await bench.traced("complete")
+    await starting
+    assert bench.trace == [*REJOIN]
+    assert bench.member.token == GenerationToken(1, "m-named")
+    assert bench.metrics.total("group_requests_failed") == 0
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+    await bench.member.close()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_member_that_is_named_first_leaves_during_its_first_join(is_cancelled: bool) -> None:
+    """The coordinator need not wait for it until its session is over. The thread leaves for a cancelled close."""
+    left = Leftovers()
+    bench, _, starting = await _waiting_with_an_id()
+    if is_cancelled:
+        stuck = asyncio.Event()
+        bench.transport.script[LeaveGroupRequest].append(stuck)
+        closing = asyncio.ensure_future(bench.member.close())
+        await bench.traced("leave m-named")
+        closing.cancel()
+        await asyncio.wait({closing})
+        bench.runtime.pass_s(0)
+        assert bench.trace == ["leave m-named"] * 2
+        assert bench.transport.is_beat_closed
+    else:
+        await bench.member.close()
+        assert bench.trace == ["leave m-named"]
+    with pytest.raises(ClosedError):
+        await starting
+    await left.check(1, 1)
+
+
+async def test_a_member_that_is_named_first_is_given_up_during_its_first_join() -> None:
+    """The heartbeat's thread starts for the leave request, and beats after the next join."""
+    bench, _, starting = await _waiting_with_an_id()
+    bench.member.leave()
+    bench.runtime.pass_s(0)
+    assert bench.trace == ["leave m-named"]
+    bench.member.request_rejoin()
+    await bench.traced("complete")
+    await starting
+    assert bench.trace == ["leave m-named", *ANEW]
+    await bench.beat()
+    assert bench.trace[-1] == "beat"
+    await bench.member.close()
+
+
+async def test_a_first_join_that_crosses_the_leave_is_no_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator refuses the join of a member that leaves, before it answers the leave request."""
+    bench, late, starting = await _waiting_with_an_id()
+    leaving = asyncio.Event()
+    bench.transport.script[LeaveGroupRequest].append(leaving)
+    monkeypatch.setattr(
+        bench.transport, "_joined", lambda *_: JoinGroupResponse(error_code(C.UNKNOWN_MEMBER), -1, "", "", "", {})
+    )
+    closing = asyncio.ensure_future(bench.member.close())
+    await bench.traced("leave m-named")
+    late.set()
+    await run_ready_tasks()
+    leaving.set()
+    await closing
+    with pytest.raises(ClosedError):
+        await starting
+    assert bench.trace == ["leave m-named"]
+    assert bench.metrics.total("group_requests_failed") == 0
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # The watchdog

@@ -408,9 +408,9 @@ async def test_a_stop_closes_the_session_by_threads(bench: Bench) -> None:
     bench.coordinator.stop()
     bench.coordinator.wait_ended(1.0)
     await bench.follow()
-    bench.coordinator.leave_at_once(BeatTarget(0, bench.coordinator.new_gate(GenerationToken(5, "m1"), 0.0)))
+    bench.coordinator.leave_at_once(0, "m1")
     assert bench.session.calls == []
-    bench.coordinator.leave_at_once(BeatTarget(1, bench.coordinator.new_gate(GenerationToken(5, "m1"), 0.0)))
+    bench.coordinator.leave_at_once(1, "m1")
     assert bench.session.calls == ["abandon: the member leaves at once"]
     bench.coordinator.stop()
     assert bench.session.calls[1:] == ["abandon: closed"]
