@@ -39,7 +39,7 @@ from kiel_groups.members.brokers.transport import BeatAnswer, FindError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import GenerationToken
 from kiel_groups.wire.consumer_protocol import PROTOCOL_TYPE
-from kiel_groups.wire.error_codes import error_code
+from kiel_groups.wire.error_codes import MEMBER_ID_REQUIRED, error_code
 from kiel_groups.zookeeper.runtime import Runtime
 from kiel_groups.zookeeper.tasks import CloseLimit, TaskSet
 
@@ -545,10 +545,12 @@ class CoordinatedMember:
             self._feed(member_state.JoinAnswered(join, None))
             return
         if answer.error.number:
-            if (join, Phase.JOINING) == (self._state.join, self._state.phase):
-                # If the join has crossed the member's own leave request, its refusal is no failure.
+            given_id = answer.token.member_id
+            is_named = answer.error == MEMBER_ID_REQUIRED and given_id and not member_id
+            # If the join has crossed the member's own leave request, its refusal is no failure, either.
+            if not is_named and (join, Phase.JOINING) == (self._state.join, self._state.phase):
                 self._failures.note_code(GroupRequest.JOIN, answer.error)
-            self._feed(member_state.JoinAnswered(join, answer.error.number, member_id=answer.token.member_id))
+            self._feed(member_state.JoinAnswered(join, answer.error.number, member_id=given_id))
             return
         if join == self._state.join:
             self._joined = answer.joined

@@ -27,7 +27,7 @@ _WORDS = {
 _AWAITED = {GroupRequest.JOIN: "the answer to its join", GroupRequest.SYNC: "its assignment"}
 
 #: The reactions after which the member continues. A refusal that stops it is reported as an error.
-_REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.NEW_ID, Reaction.LOST})
+_REPEATED = frozenset({Reaction.WAIT, Reaction.FIND, Reaction.TAKE_ID, Reaction.NEW_ID, Reaction.LOST})
 
 #: The codes of a broker while the coordinator of a group is created, elected or started.
 _STARTING = frozenset({CoordinatorCode.LOADING, CoordinatorCode.NOT_AVAILABLE, CoordinatorCode.NOT_COORDINATOR})

@@ -257,6 +257,19 @@ async def test_a_member_that_is_named_first_joins_with_its_id(caplog: pytest.Log
     await bench.member.close()
 
 
+async def test_a_member_that_is_named_again_and_again_logs_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Only the first answer is no failure: a coordinator that never lets its member in does not keep it silent."""
+    bench, late = MemberBench(), asyncio.Event()
+    bench.transport.script[JoinGroupRequest].extend([NAMED, NAMED, late])
+    starting = asyncio.ensure_future(bench.member.start())
+    await eventually(lambda: bench.trace.count("join m-named") == 2, "the third join")
+    assert bench.metrics.total("group_requests_failed") == 1
+    assert [record.message for record in caplog.records if "MEMBER_ID_REQUIRED" in record.message] != []
+    late.set()
+    await starting
+    await bench.member.close()
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_member_that_is_named_first_leaves_during_its_first_join(is_cancelled: bool) -> None:
     """The coordinator need not wait for it until its session is over. The thread leaves for a cancelled close."""
