@@ -53,6 +53,14 @@ def test_autocommit_must_be_a_bool(given: Any) -> None:
         grouped(autocommit=given)
 
 
+@pytest.mark.parametrize("make", [producer, single, grouped])
+@pytest.mark.parametrize("given", [7, None])
+def test_a_client_id_must_be_text(make: Callable[..., Any], given: Any) -> None:
+    """A client id that is no text could not be sent, and each request would fail with a TypeError."""
+    with pytest.raises(ConfigError, match=f"client_id: {given} given; expected a string"):
+        make(client_id=given)
+
+
 @pytest.mark.parametrize("make", [single, grouped])
 @pytest.mark.parametrize("topics", [b"clicks", 7, None])
 async def test_topics_must_be_names(make: Callable[..., Any], topics: Any) -> None:
