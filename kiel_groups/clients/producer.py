@@ -544,6 +544,7 @@ class Producer:
         Raises:
             KielGroupsError: As in ``flush()``.
         """
+        self._left_loop.check_thread()
         if running_loop() is not None or not self._suspended:
             self._accept_no_more()
         if running_loop() is None and timeout_ms is None:
