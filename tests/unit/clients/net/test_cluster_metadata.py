@@ -290,7 +290,7 @@ async def test_brokers_of_another_cluster_than_zookeepers_are_named() -> None:
         for registered in cases:
             failures = (await find_offsets(cluster, [missing, absent], -2)).failures
             assert cases[registered] in str(failures[missing])
-            assert str(failures[absent]) == "the offsets of t:7 cannot be listed: brokers know partitions 0 to 0 of t only"
+            assert "brokers know partitions 0 to 0 of t only" in str(failures[absent])
             assert reasons(failures) == dict.fromkeys(failures, "LEADER_NOT_AVAILABLE")
         assert f"brokers {broker.address} do not know the topic, and ZooKeeper registers 10.0.0.9:9092" in str(
             failures[missing]
