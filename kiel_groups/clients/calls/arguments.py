@@ -143,6 +143,19 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
             raise ConfigError(f"{setting}: {function!r} given; expected a function")
 
 
+def check_converters(**settings: Callable[..., Any] | None) -> None:
+    """
+    Check a client's functions that convert keys and values, as ``check_functions`` does.
+
+    Raises:
+        ConfigError: An argument cannot be called, or is a coroutine function, whose result would be the value.
+    """
+    check_functions(**settings)
+    for setting, function in settings.items():
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(f"{setting}: the coroutine function {function!r} given; expected a plain function")
+
+
 def check_close_timeout(timeout_s: object) -> None:
     """
     Check the argument ``timeout_s`` of a consumer's ``close()``.

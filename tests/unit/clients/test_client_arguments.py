@@ -46,6 +46,20 @@ def test_an_argument_that_is_not_callable_is_refused(make: Callable[..., Any], s
         make(**{setting: given})
 
 
+@pytest.mark.parametrize(
+    ("make", "setting"),
+    [(producer, "serializer"), (producer, "key_maker"), (single, "deserializer"), (grouped, "key_deserializer")],
+)
+def test_a_coroutine_function_cannot_convert(make: Callable[..., Any], setting: str) -> None:
+    """Nothing would await it: records would have coroutine objects as values, and would count as delivered."""
+
+    async def convert(value: Any) -> Any:
+        return value
+
+    with pytest.raises(ConfigError, match=rf"{setting}: the coroutine function .* given; expected a plain function"):
+        make(**{setting: convert})
+
+
 @pytest.mark.parametrize("given", ["no", 1, None])
 def test_autocommit_must_be_a_bool(given: Any) -> None:
     """The argument ``autocommit`` must be a bool. A text such as "no" would always be true in Python."""
