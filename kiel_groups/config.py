@@ -258,6 +258,8 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        if not isinstance(self.client_id, str | bytes):
+            raise ConfigError(f"client_id: {self.client_id!r:.80} given; expected a string")
         object.__setattr__(self, "security", security_path(self.security))
         for name in ("ssl_password", "sasl_plain_password"):
             if isinstance(given := getattr(self, name), str):

@@ -261,7 +261,8 @@ class GroupedConsumer(Consumer):
 
         Raises:
             ConfigError: An argument is not valid; nothing is closed.
-            IllegalStateError: A coroutine hook of the listener has called this method; nothing is closed.
+            IllegalStateError: A coroutine hook of the listener has called this method, or the event loop of the
+                consumer runs on another thread; nothing is closed.
         """
         return self._lifecycle.close(autocommit, timeout_s, self._calls.end_in_flight)
 
@@ -419,7 +420,8 @@ class GroupedConsumer(Consumer):
             SessionLostError: The session has ended. Records whose offsets were not stored are delivered again.
             AuthorizationError: ZooKeeper refused the write because of an ACL. The member has lost its partitions, and
                 joins again when it has the right.
-            IllegalStateError: The application has assigned the partitions: no claim protects a commit.
+            IllegalStateError: The application has assigned the partitions: no claim protects a commit. Or the event
+                loop of the consumer runs on another thread.
             ClosedError: The consumer is not connected, or was closed.
         """
         return self._commits.commit(offsets)

@@ -359,6 +359,7 @@ class Commits:
 
     def _begin(self, chosen: Mapping[TopicPartition, OffsetAndMetadata] | None) -> _Committing:
         """Start a commit. Unless the offsets are chosen, first finish the caller's records in flight."""
+        self._lifecycle.left_loop.check_thread()
         connected = self._lifecycle.require_member("commit()")
         if chosen is None:
             # Counted at the call: the task of the commit has a context of its own, without the caller's calls.
@@ -439,6 +440,7 @@ class Commits:
 
         A failure is logged and counted.
         """
+        self._lifecycle.left_loop.check_thread()
         connected = self._lifecycle.connected
         if connected is not None:
             try:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from kiel_groups.clients.calls.arguments import (
     BrokerSettings,
     broker_config,
-    check_functions,
+    check_converters,
     check_setting_names,
     compression_name,
 )
@@ -108,7 +108,7 @@ class Producer:
         metrics: Metrics | None = None,
         **broker_settings: Unpack[BrokerSettings],
     ) -> None:
-        check_functions(serializer=serializer, key_maker=key_maker)
+        check_converters(serializer=serializer, key_maker=key_maker)
         self.metrics = metrics or Metrics()
         self._config = config = ProducerConfig(
             required_acks=required_acks,
@@ -544,6 +544,7 @@ class Producer:
         Raises:
             KielGroupsError: As in ``flush()``.
         """
+        self._left_loop.check_thread()
         if running_loop() is not None or not self._suspended:
             self._accept_no_more()
         if running_loop() is None and timeout_ms is None:

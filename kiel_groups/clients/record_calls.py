@@ -69,9 +69,11 @@ class Lifecycle:
 
         Raises:
             ConfigError: The time is not valid.
-            IllegalStateError: A coroutine hook of the listener makes the call.
+            IllegalStateError: A coroutine hook of the listener makes the call, or a thread without a loop while the
+                loop of the client runs.
         """
         check_close_timeout(timeout_s)
+        self.left_loop.check_thread()
         running = running_loop() is not None
         if running:
             for connected in self.connections():

@@ -107,6 +107,16 @@ async def test_a_closed_output_pipe_ends_the_command_silently(cluster_39: Cluste
         assert client.get_children(GroupLayout(group).members) == []
 
 
+async def test_a_pattern_that_matches_no_topic_is_reported(cluster_39: Cluster, words: list[str]) -> None:
+    """The command waits for a topic that matches. A pattern that matches only within a name is often a mistake."""
+    topic, _ = names(words)
+    await cluster_39.create_topic(topic, 1)
+    told = "info: no topic matches --pattern {!r} so far; it is matched from the beginning of a name\n"
+    for pattern, is_told in ((topic[1:], True), (topic, False)):
+        found = kiel_groups_here("consume", f"--pattern={pattern}", *words[2:], "--timeout=0.1")
+        assert (found.returncode, told.format(pattern) in found.stderr) == (0, is_told)
+
+
 async def test_a_new_group_with_a_similar_name_is_reported(cluster_39: Cluster, words: list[str]) -> None:
     """
     A misspelt group would read everything again, so a new group is reported. Existing groups are not, and --quiet

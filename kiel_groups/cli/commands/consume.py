@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -273,11 +274,12 @@ def _in_group(context: click.Context, topics: Sequence[str], options: dict[str, 
         **coordination,
     )
     hosts = options["brokers" if by_brokers else "zookeeper"]
-    notice = _checked_names(ClusterAddress(options["coordination"], hosts, SERVER_WAIT_S), topics, options["group"])
+    cluster = ClusterAddress(options["coordination"], hosts, SERVER_WAIT_S)
+    notices = _checked_names(cluster, topics, options["pattern"], options["group"])
 
     async def join() -> None:
         await consumer.subscribe(topics, options["pattern"])
-        if notice and not context.params["quiet"]:
+        for notice in () if context.params["quiet"] else notices:
             context.ensure_object(Lines).say("info", notice)
 
     return _Reader(consumer, join)
@@ -422,14 +424,15 @@ async def _log_ranges(consumer: SingleConsumer, brokers: str) -> dict[TopicParti
     return {partition: (await consumer.position(partition), end) for partition, end in ends.offsets.items()}
 
 
-def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -> str:
+def _checked_names(cluster: ClusterAddress, topics: Sequence[str], pattern: str | None, group: str) -> list[str]:
     """
-    Check that the topics exist, and return a notice if the group is new. A new name is often a misspelt name.
+    Check that the topics exist, and return notices about what is often a misspelt name.
 
     Brokers are asked for all topics, because a broker may create a topic that a request names.
 
     Returns:
-        A notice if the group does not exist yet, or if it has offsets but no member has ever joined; otherwise "".
+        A notice if the group does not exist yet, or if it has offsets but no member has ever joined. And one if no
+        topic matches the pattern.
 
     Raises:
         UnknownTopicError: A topic does not exist.
@@ -438,11 +441,26 @@ def _checked_names(cluster: ClusterAddress, topics: Sequence[str], group: str) -
     from kiel_groups.group.znodes.round_contents import refusal_by_programs
     from kiel_groups.ops.actions.topics import check_present
 
-    check_present(topics, cluster.topics().names(), cluster.place)
+    names = cluster.topics().names()
+    check_present(topics, names, cluster.place)
+    unmatched = [] if pattern is None else _unmatched(pattern, names)
     view, similar = cluster.groups().look_up(group)
     if view is None:
-        return f"group {group!r} is new{f'; did you mean {similar!r}?' if similar else ''}"
+        return [f"group {group!r} is new{f'; did you mean {similar!r}?' if similar else ''}", *unmatched]
     if cluster.is_of_brokers and not view.is_of_consumers:
         raise refusal_by_programs(group, view.protocol_type)
     is_new = view.state == "memberless" and view.partitions
-    return f"group {group!r} has had no member so far; it starts at the offsets that it has" if is_new else ""
+    new = [f"group {group!r} has had no member so far; it starts at the offsets that it has"] if is_new else []
+    return [*new, *unmatched]
+
+
+def _unmatched(pattern: str, topics: Iterable[str]) -> list[str]:
+    """Return a notice if a pattern matches none of the topics. The log of the member says why a pattern is refused."""
+    from kiel_groups.model import INTERNAL_TOPICS
+    from kiel_groups.pattern_process import compare
+
+    with suppress(OSError, RuntimeError):
+        found = compare({pattern: sorted(set(topics) - INTERNAL_TOPICS)}).get(pattern)
+        if isinstance(found, list) and not any(found):
+            return [f"no topic matches --pattern {pattern!r} so far; it is matched from the beginning of a name"]
+    return []

@@ -105,6 +105,8 @@ def open_input(path: Path | None) -> LineInput:
 _FATAL = (ConfigError, NoBrokersError)
 _MOST_RANGES = 10
 _SHOW_INTERVAL_S = 0.1
+#: How long lines that were read may take to be stored after a signal.
+_SIGNALLED_S = 2.0
 
 
 class LineSender:
@@ -203,6 +205,7 @@ class LineSender:
             async with _called_regularly(self._settle), self._producer:
                 await self._send(source)
                 self._reading = None
+                await self._close()
         except asyncio.CancelledError:
             if ending.status is None and self._fatal is None:
                 raise
@@ -220,6 +223,16 @@ class LineSender:
                 self.read += 1
                 self._send_line(line)
             await self._producer.drain()
+
+    async def _close(self) -> None:
+        """Close the producer. A signal may come with the end of the input, as in a pipe: lines have their time then."""
+        closing = self._producer.close()
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait({closing}, timeout=_SIGNALLED_S)
+            closing.cancel()
+            raise
 
     def _send_line(self, line: bytes) -> None:
         key: bytes | None = None

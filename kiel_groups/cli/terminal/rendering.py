@@ -274,7 +274,8 @@ class UpdateBar(Protocol):
 def has_bar() -> bool:
     """Return whether standard error is a terminal that can redraw a line, as a bar of progress needs."""
     console = Console(stderr=True)
-    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+    # A process that was started with standard error closed has none.
+    return sys.stderr is not None and sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
 
 
 @contextmanager

@@ -49,6 +49,7 @@ _INSTEAD = {
     "max_poll_records": "use getmany(max_records=...)",
     "group_id": "this client has no group (GroupedConsumer has)",
     "enable_auto_commit": "this client does not commit (GroupedConsumer does)",
+    "key_serializer": "give produce() the key as text, which is sent as UTF-8, or as bytes",
     "ssl_ciphers": "pass an ssl_context",
     "ssl_crlfile": "pass an ssl_context",
     "sasl_kerberos_service_name": "Kerberos is not offered",
@@ -74,6 +75,10 @@ def check_setting_names(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def _hint(name: str, known: set[str]) -> str:
+    # confluent-kafka writes dots: "bootstrap.servers".
+    name = name.replace(".", "_")
+    if name in known:
+        return f", it is {name} here"
     if _RENAMED.get(name) in known:
         return f", it is {_RENAMED[name]} here"
     if name in _INSTEAD:
@@ -136,6 +141,19 @@ def check_functions(**settings: Callable[..., Any] | None) -> None:
     for setting, function in settings.items():
         if function is not None and not callable(function):
             raise ConfigError(f"{setting}: {function!r} given; expected a function")
+
+
+def check_converters(**settings: Callable[..., Any] | None) -> None:
+    """
+    Check a client's functions that convert keys and values, as ``check_functions`` does.
+
+    Raises:
+        ConfigError: An argument cannot be called, or is a coroutine function, whose result would be the value.
+    """
+    check_functions(**settings)
+    for setting, function in settings.items():
+        if inspect.iscoroutinefunction(function):
+            raise ConfigError(f"{setting}: the coroutine function {function!r} given; expected a plain function")
 
 
 def check_close_timeout(timeout_s: object) -> None:

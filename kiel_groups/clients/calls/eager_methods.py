@@ -17,7 +17,7 @@ from tornado.ioloop import IOLoop
 from tornado.platform.asyncio import AsyncIOLoop
 
 from kiel_groups.clients.calls.callers import ConsumeCall, context_without_calls
-from kiel_groups.errors import ClosedError, KielGroupsError
+from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +32,10 @@ _RESUME_S = 0.1
 
 #: The tasks in progress. The event loop itself keeps only weak references to its tasks.
 _running: set[asyncio.Task[Any]] = set()
+
+
+class AnotherLoopError(IllegalStateError):
+    """No event loop runs on the calling thread, and the loop of the client runs on another thread."""
 
 
 class LoggedTask(asyncio.Task[T]):
@@ -132,7 +136,14 @@ def shielded(work: Coroutine[Any, Any, T], name: str) -> asyncio.Future[T]:
 
 
 def failed_future(error: Exception, name: str) -> asyncio.Task[Any]:
-    """Return a future that fails with this error. The error is logged if no caller retrieves it."""
+    """
+    Return a future that fails with this error. The error is logged if no caller retrieves it.
+
+    Raises:
+        AnotherLoopError: This is the error. No loop would run the future, so it would never fail.
+    """
+    if isinstance(error, AnotherLoopError):
+        raise error
 
     async def fail() -> NoReturn:
         raise error

@@ -18,8 +18,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from kiel_groups.clients.calls.eager_methods import LoggedTask, home_loop, keep_alive, run_by_close, spawn
-from kiel_groups.errors import IllegalStateError
+from kiel_groups.clients.calls.eager_methods import (
+    AnotherLoopError,
+    LoggedTask,
+    home_loop,
+    keep_alive,
+    run_by_close,
+    spawn,
+)
 
 log = logging.getLogger(__name__)
 
@@ -235,14 +241,23 @@ class LeftLoop:
         Remember the loop that runs now or will run. Until the close, defer a Ctrl-C to the end of a callback.
 
         Raises:
-            IllegalStateError: No loop runs in this thread, and the loop of the client runs in another thread.
+            AnotherLoopError: No loop runs in this thread, and the loop of the client runs in another thread.
         """
-        if running_loop() is None and self._loop is not None and self._loop.is_running():
-            raise IllegalStateError(ANOTHER_LOOP)
+        self.check_thread()
         self._loop = home_loop()
         defer(self)
         self._pid = os.getpid()
         _left.add(self)
+
+    def check_thread(self) -> None:
+        """
+        Check that a call can use the loop of the client.
+
+        Raises:
+            AnotherLoopError: No loop runs in this thread, and the loop of the client runs in another thread.
+        """
+        if running_loop() is None and self._loop is not None and self._loop.is_running():
+            raise AnotherLoopError(ANOTHER_LOOP)
 
     def abandon(self) -> None:
         """End the client without its loop, as far as possible. Further calls do nothing."""

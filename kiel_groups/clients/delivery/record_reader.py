@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from kiel_groups.clients.calls.arguments import check_functions, check_on_bad_record
+from kiel_groups.clients.calls.arguments import check_converters, check_on_bad_record
 from kiel_groups.clients.calls.callers import ConsumeCall
 from kiel_groups.clients.delivery.deserializer import Converted, Deserializer, OnBadRecord
 from kiel_groups.clients.delivery.in_flight import UNCLAIMED_S, Span, ValuesInFlight
@@ -241,7 +241,7 @@ class ReaderSettings:
     runtime: Runtime = field(default_factory=Runtime)
 
     def __post_init__(self) -> None:
-        check_functions(deserializer=self.deserializer, key_deserializer=self.key_deserializer)
+        check_converters(deserializer=self.deserializer, key_deserializer=self.key_deserializer)
         check_on_bad_record(self.on_bad_record)
 
 

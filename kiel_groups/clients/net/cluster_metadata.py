@@ -177,8 +177,9 @@ class ClusterMetadata:
         """
         Return an error for each of these partitions, whose leaders are unknown.
 
-        ``what`` is the start of the errors' texts; the partition replaces the ``{}`` in ``what``. If the topic is not
-        known, and ZooKeeper registers none of the known brokers, the error's text says so.
+        ``what`` is the start of the errors' texts; the partition replaces the ``{}`` in ``what``. The error's text says
+        if brokers know the topic without this partition. It also says if they do not know the topic, and ZooKeeper
+        registers none of them.
         """
         named, registered = frozenset(self._brokers.values()), frozenset[HostPort]()
         if self._broker_source is not None and any(each.topic not in self._topics for each in partitions):
@@ -187,6 +188,12 @@ class ClusterMetadata:
         errors: dict[TopicPartition, BrokerError] = {}
         for each in partitions:
             errors[each] = LEADER_NOT_AVAILABLE.exception(what.format(each))
+            known = self.known_partitions(each.topic)
+            if known and each.partition not in known:
+                errors[each] = RetriableBrokerError(
+                    f"{what.format(each)}: brokers know partitions {known[0]} to {known[-1]} of {each.topic} only",
+                    code=LEADER_NOT_AVAILABLE.number,
+                )
             if each.topic not in self._topics and registered and named and not registered & named:
                 errors[each] = RetriableBrokerError(
                     f"{what.format(each)}: the brokers {some(sorted(named))} do not know the topic, and ZooKeeper"

@@ -265,6 +265,10 @@ class Placement:
                 await self._cluster.await_topics([topic])
             except KielGroupsError as error:
                 failure = error
+            except Exception as error:
+                # A bug, or garbage from the broker. The records must not wait for ever.
+                log.exception("the lookup of %s failed in a way that is not expected", topic)
+                failure = KielGroupsError(f"unexpected: {error!r}")
             if failure is None or not failure.retriable or self._cluster.known_partitions(topic):
                 break
         calls, numbers = self._end(topic), self._cluster.known_partitions(topic) or ()

@@ -46,11 +46,33 @@ def test_an_argument_that_is_not_callable_is_refused(make: Callable[..., Any], s
         make(**{setting: given})
 
 
+@pytest.mark.parametrize(
+    ("make", "setting"),
+    [(producer, "serializer"), (producer, "key_maker"), (single, "deserializer"), (grouped, "key_deserializer")],
+)
+def test_a_coroutine_function_cannot_convert(make: Callable[..., Any], setting: str) -> None:
+    """Nothing would await it: records would have coroutine objects as values, and would count as delivered."""
+
+    async def convert(value: Any) -> Any:
+        return value
+
+    with pytest.raises(ConfigError, match=rf"{setting}: the coroutine function .* given; expected a plain function"):
+        make(**{setting: convert})
+
+
 @pytest.mark.parametrize("given", ["no", 1, None])
 def test_autocommit_must_be_a_bool(given: Any) -> None:
     """The argument ``autocommit`` must be a bool. A text such as "no" would always be true in Python."""
     with pytest.raises(ConfigError, match=f"autocommit: {given!r} given; expected True or False"):
         grouped(autocommit=given)
+
+
+@pytest.mark.parametrize("make", [producer, single, grouped])
+@pytest.mark.parametrize("given", [7, None])
+def test_a_client_id_must_be_text(make: Callable[..., Any], given: Any) -> None:
+    """A client id that is no text could not be sent, and each request would fail with a TypeError."""
+    with pytest.raises(ConfigError, match=f"client_id: {given} given; expected a string"):
+        make(client_id=given)
 
 
 @pytest.mark.parametrize("make", [single, grouped])

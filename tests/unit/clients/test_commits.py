@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import pytest
 from kiel_groups import OffsetAndMetadata, TopicPartition
 from kiel_groups.clients import GroupedConsumer
 from kiel_groups.clients.calls.callers import current_caller
-from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError
+from kiel_groups.errors import ClosedError, CommitFailedError, ConfigError, IllegalStateError
 from tests.helpers.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.unit
@@ -237,3 +238,21 @@ async def test_arguments_of_a_close_are_checked(arguments: dict[str, Any], text:
 def test_the_pause_before_a_join_is_checked(retry_backoff_ms: Any) -> None:
     with pytest.raises(ConfigError, match=r"retry_backoff_ms: .* given; expected a whole number of at least 1"):
         consumer_of(retry_backoff_ms=retry_backoff_ms)
+
+
+async def test_a_thread_without_a_loop_cannot_commit_or_close() -> None:
+    """No loop would run the call there, as by ``asyncio.to_thread(consumer.commit)``: it raises at once."""
+    consumer, connected = consumer_of()
+    consumer._lifecycle.left_loop.remember()
+    calls = [
+        consumer.commit,
+        partial(consumer.commit, {T0: 1}),
+        consumer.commit_async,
+        consumer.commit_offsets,
+        consumer.close,
+    ]
+    for call in calls:
+        with pytest.raises(IllegalStateError, match="another event loop runs this client, on another thread"):
+            await asyncio.to_thread(call)
+    assert connected.calls == []
+    assert await consumer.commit() == frozenset({T0})

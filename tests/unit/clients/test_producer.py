@@ -22,6 +22,7 @@ from kiel_groups.clients.producer import Producer
 from kiel_groups.errors import (
     BufferFullError,
     ConfigError,
+    KielGroupsError,
     NoBrokersError,
     UnknownTopicError,
 )
@@ -322,6 +323,21 @@ async def test_a_lookup_without_an_answer_fails_only_the_records_that_caused_it(
         assert ((await right[0]).offset, await right[1]) == (1, 1)
         assert [value for _, value in stored(broker, T0)] == [b"a", b"b", b"c"]
         assert broker.count(METADATA) == before + 1
+
+
+async def test_a_lookup_that_fails_unexpectedly_fails_its_records(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any error of a lookup reaches the futures, and ``close()`` does not wait for the lookup that has ended."""
+
+    async def await_topics(*args: object) -> None:
+        raise MemoryError
+
+    async with producing() as (_, producer):
+        monkeypatch.setattr(producer._cluster, "await_topics", await_topics)
+        with pytest.raises(KielGroupsError, match=r"^unexpected: MemoryError\(\)$"):
+            await asyncio.wait_for(producer.produce("new", b"a"), 5)
+    assert "the lookup of new failed in a way that is not expected" in caplog.text
 
 
 @pytest.mark.parametrize("fault", [None, Fault.CLOSE])

@@ -50,6 +50,13 @@ def test_a_name_of_kafka_python_is_answered_with_ours(client: Callable[..., Any]
         (sync.SingleConsumer, "group_id", NO_GROUP),
         (Producer, "acks", "there is no such setting, it is required_acks here"),
         (sync.Producer, "compression_type", "there is no such setting, it is compression here"),
+        (
+            Producer,
+            "key_serializer",
+            "there is no such setting, give produce() the key as text, which is sent as UTF-8, or as bytes",
+        ),
+        (GroupedConsumer, "bootstrap.servers", "there is no such setting, it is brokers here"),
+        (sync.Producer, "linger.ms", "there is no such setting, it is linger_ms here"),
     ],
 )
 def test_the_error_says_what_to_do(client: Callable[..., Any], name: str, text: str) -> None:

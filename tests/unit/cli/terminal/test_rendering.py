@@ -9,7 +9,7 @@ import pytest
 
 from kiel_groups.cli import app as _app  # noqa: F401 -- registers how characters are replaced
 from kiel_groups.cli.terminal.messages import Lines
-from kiel_groups.cli.terminal.rendering import plain_table, rendered
+from kiel_groups.cli.terminal.rendering import has_bar, plain_table, rendered
 from kiel_groups.ops.views.checks import Finding
 from kiel_groups.ops.views.report import Column, Sentences, finding_rows, report_table
 
@@ -55,3 +55,9 @@ def test_sentences_wrap_in_a_file_and_tables_do_not() -> None:
         f"→ run {command}, and look",
         f"{'again ' * 8}again",
     ]
+
+
+def test_no_bar_without_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no ``sys.stderr`` in a process that was started with it closed, as by ``produce topic 2>&-``."""
+    monkeypatch.setattr(sys, "stderr", None)
+    assert not has_bar()

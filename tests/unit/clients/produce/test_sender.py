@@ -234,11 +234,13 @@ async def test_a_producer_refuses_a_thread_without_a_loop() -> None:
             partial(producer.produce, "t", b"lost"),
             partial(producer.produce_many, "t", [b"lost"]),
             partial(producer.produce_many, "t", [b"lost"], each=True),
+            producer.close,
         ]
         for call in calls:
             with pytest.raises(IllegalStateError, match="another event loop runs this client"):
                 await asyncio.to_thread(call)
         assert producer.unsent_count == 0
+        await producer.produce("t", b"x", partition=0)
 
 
 async def test_a_failure_of_dropped_futures_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
