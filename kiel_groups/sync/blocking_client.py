@@ -25,7 +25,7 @@ from kiel_groups.clients.calls.callers import set_caller
 from kiel_groups.clients.calls.eager_methods import give_back
 from kiel_groups.clients.calls.left_loop import LeftLoop
 from kiel_groups.clients.delivery.listener_calls import THREAD_HOOK, check_listener
-from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
 log = logging.getLogger(__name__)
@@ -164,6 +164,9 @@ class Client(Protocol):
     ) -> None: ...
 
     def close(self) -> asyncio.Future[None]: ...
+
+    @property
+    def closing(self) -> bool: ...
 
 
 A = TypeVar("A")
@@ -334,17 +337,29 @@ class Blocking(Generic[C]):
                 return
             try:
                 self._thread.call(call, timeout_s)
-            except BaseException:
-                if self._thread.stop():
-                    # Without a running loop, the client's own ``close`` does what is still possible.
-                    self._client.close()
-                    self._abandon()
+            except (TypeError, ConfigError):
+                # If an argument is not valid, the close has not begun.
+                if not self._client.closing:
+                    raise
+                self._stop_now()
                 raise
-            finally:
-                self._thread.stop()
-                _open.discard(self)
+            except BaseException:
+                self._stop_now()
+                raise
+            self._thread.stop()
+            _open.discard(self)
         finally:
             self._ending.release()
+
+    def _stop_now(self) -> None:
+        """Stop the loop, and end the client without it: its close has failed, or takes too long."""
+        try:
+            if self._thread.stop():
+                # Without a running loop, the client's own ``close`` does what is still possible.
+                self._client.close()
+                self._abandon()
+        finally:
+            _open.discard(self)
 
     @property
     def _was_closed(self) -> bool:
