@@ -20,6 +20,7 @@ from kiel_groups.clients.calls.callers import (
 from kiel_groups.clients.calls.eager_methods import failed_future, spawn, start_consume_call, suspended_if_left
 from kiel_groups.clients.calls.left_loop import LeftLoop, running_loop
 from kiel_groups.clients.connected_consumer import AssignedConsumer, ConnectedConsumer
+from kiel_groups.clients.delivery.listener_calls import THREAD_HOOK
 from kiel_groups.clients.delivery.record_loop import RecordLoop
 from kiel_groups.clients.delivery.record_reader import COLUMNS, RECORDS, VALUES, Form, Lists, RecordReader
 from kiel_groups.clients.fetch.fetch_requests import Selection
@@ -195,14 +196,15 @@ class RecordCalls:
                 self._lifecycle.connected.reader.values.finish([None], ())
             return failed_future(error, label)
         timeout_s = None if timeout_ms == _FOREVER_MS else timeout_ms / 1000
-        call = new_consume_call(self, None)
+        call, in_hook = new_consume_call(self, None), self._is_in_hook()
         reader.values.finish([None], ())
 
         async def get() -> T:
             reader = self._lifecycle.require_reader()
             found = await reader.next(Selection(None, wanted), form, call, timeout_s, max_records)
             if found is None:
-                await self._lifecycle.left_loop.closed.wait()
+                if not in_hook:
+                    await self._lifecycle.left_loop.closed.wait()
                 raise ClosedError("the consumer was closed; a new one may join in its place")
             return result(found)
 
@@ -233,8 +235,7 @@ class RecordCalls:
         except KielGroupsError as error:
             return failed_future(error, label)
         call = new_consume_call(self, topic)
-        # The close waits for a hook of the listener, which must not wait for the close.
-        in_hook = any(each.reader.calls.calling_hook() is not None for each in self._lifecycle.connections())
+        in_hook = self._is_in_hook()
         if self._lifecycle.connected is not None:
             self._lifecycle.connected.finish_topic(topic)
 
@@ -248,6 +249,12 @@ class RecordCalls:
             return values
 
         return self._start(consume(), call, label, Batch)
+
+    def _is_in_hook(self) -> bool:
+        """Return whether a hook makes this call. A close waits for hooks, which therefore must not wait for a close."""
+        if THREAD_HOOK.get() is not None:
+            return True
+        return any(each.reader.calls.calling_hook() is not None for each in self._lifecycle.connections())
 
     def _start(
         self, work: Coroutine[Any, Any, T], call: ConsumeCall, label: str, late: Callable[[], T]

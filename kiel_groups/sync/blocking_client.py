@@ -17,15 +17,15 @@ import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from contextvars import Context, ContextVar
+from contextvars import Context
 from types import SimpleNamespace, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from kiel_groups.clients.calls.callers import set_caller
 from kiel_groups.clients.calls.eager_methods import give_back
 from kiel_groups.clients.calls.left_loop import LeftLoop
-from kiel_groups.clients.delivery.listener_calls import check_listener
-from kiel_groups.errors import ClosedError, IllegalStateError, KielGroupsError
+from kiel_groups.clients.delivery.listener_calls import THREAD_HOOK, check_listener
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError, KielGroupsError
 from kiel_groups.sync.loop_thread import LoopThread, check_no_loop_runs
 
 log = logging.getLogger(__name__)
@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 HOOK_ARGUMENTS = frozenset({"listener", "on_bad_record", "callback", "default_offset_commit_callback"})
 
 _REBALANCE_HOOKS = ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost")
-
-#: The hook that made the call in this context: the name of a listener's hook, "" for another hook, or None.
-_HOOK: ContextVar[str | None] = ContextVar("hook", default=None)
 
 
 class HookThreads:
@@ -102,7 +99,7 @@ class HookThreads:
         @functools.wraps(function)
         async def call(*args: Any) -> None:
             name = call.__name__ if kind == "listener" else ""
-            if _HOOK.get() is not None:
+            if THREAD_HOOK.get() is not None:
                 await self._run(function, args, name)
             else:
                 async with self._locks[kind]:
@@ -117,7 +114,7 @@ class HookThreads:
         Raises:
             IllegalStateError: A hook of the listener makes the call.
         """
-        if name := self._context().get(_HOOK):
+        if name := self._context().get(THREAD_HOOK):
             raise IllegalStateError(
                 f"close() was called in the listener's {name}, for whose end it waits; have another thread call it"
             )
@@ -127,7 +124,7 @@ class HookThreads:
         outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
-            self._context().run(_HOOK.set, name)
+            self._context().run(THREAD_HOOK.set, name)
             try:
                 outcome.set_result(function(*args))
             except BaseException as error:
@@ -167,6 +164,9 @@ class Client(Protocol):
     ) -> None: ...
 
     def close(self) -> asyncio.Future[None]: ...
+
+    @property
+    def closing(self) -> bool: ...
 
 
 A = TypeVar("A")
@@ -337,17 +337,29 @@ class Blocking(Generic[C]):
                 return
             try:
                 self._thread.call(call, timeout_s)
-            except BaseException:
-                if self._thread.stop():
-                    # Without a running loop, the client's own ``close`` does what is still possible.
-                    self._client.close()
-                    self._abandon()
+            except (TypeError, ConfigError):
+                # If an argument is not valid, the close has not begun.
+                if not self._client.closing:
+                    raise
+                self._stop_now()
                 raise
-            finally:
-                self._thread.stop()
-                _open.discard(self)
+            except BaseException:
+                self._stop_now()
+                raise
+            self._thread.stop()
+            _open.discard(self)
         finally:
             self._ending.release()
+
+    def _stop_now(self) -> None:
+        """Stop the loop, and end the client without it: its close has failed, or takes too long."""
+        try:
+            if self._thread.stop():
+                # Without a running loop, the client's own ``close`` does what is still possible.
+                self._client.close()
+                self._abandon()
+        finally:
+            _open.discard(self)
 
     @property
     def _was_closed(self) -> bool:

@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import suppress
@@ -26,7 +27,9 @@ from kiel_groups.sync.loop_thread import check_no_loop_runs
 #: How many records may be handed over before threads wait: the loop does nothing else while it takes records.
 _MOST_HANDED = 1_000
 
-#: Held while a future gets its condition, or its result without one. A signal handler may ask for the same future.
+#: Held while a future gets its condition, or its result without one. The event loop's thread waits for this lock, and a
+#: signal handler may wait for that thread. So code of other threads that holds the lock calls nothing: Python runs the
+#: handlers of signals at calls.
 _watching = threading.RLock()
 
 
@@ -51,9 +54,23 @@ class RecordFuture(concurrent.futures.Future[RecordMetadata]):
         """Create what a watched future has, whichever thread asks first."""
         if name not in ("_condition", "_waiters", "_done_callbacks"):
             raise AttributeError(name)
+        value: Any = threading.Condition() if name == "_condition" else []
+        attributes = self.__dict__
         with _watching:
             self._is_watched = True
-            return self.__dict__.setdefault(name, threading.Condition() if name == "_condition" else [])
+            if name not in attributes:
+                attributes[name] = value
+        return attributes[name]
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[RecordMetadata]], object]) -> None:
+        """Call a function with this future once the record has an outcome."""
+        callbacks = [fn]
+        with _watching:
+            if not self._is_watched and self._state == RUNNING:
+                self._is_watched = True
+                self._done_callbacks = callbacks
+                return
+        super().add_done_callback(fn)
 
     def done(self) -> bool:
         """Return whether the record has an outcome."""
@@ -93,11 +110,12 @@ class Producer(Blocking[clients.Producer]):
         super()._set_up(*arguments)
 
     def _hand_over_nothing(self) -> None:
-        # Reentrant: a signal handler or a finalizer may produce.
-        self._handing = threading.RLock()
-        #: The arguments of ``Placement.add`` for the records that the loop has not taken yet, and their size.
-        self._handed: list[Any] = []
+        # Without a lock: a signal handler may interrupt ``produce``, and wait for the loop, as ``close`` does.
+        #: The arguments of ``Placement.add`` for the records that the loop has not taken yet, and about their size.
+        self._handed: deque[Any] = deque()
         self._handed_bytes = 0
+        #: How often the loop has taken records, and that number when a thread has asked it to for the last time.
+        self._taken, self._asked_at = 0, -1
 
     connect = blocking(clients.Producer.connect)
     drain = blocking(clients.Producer.drain)
@@ -166,20 +184,34 @@ class Producer(Blocking[clients.Producer]):
             # A call on the loop begins when the loop has taken what was handed over before.
             self._wait(asyncio.sleep, 0)
         outcome = RecordFuture()
-        with self._handing:
-            if not self._handed:
+        self._handed_bytes += MESSAGE_OVERHEAD_BYTES + len(encoded_key or b"") + len(value or b"")
+        self._handed.append((topic, key, encoded_key, value, partition, outcome))
+        # If the numbers are equal, the loop has not begun to take since a thread asked it to, so it takes this record.
+        if self._asked_at != (taken := self._taken):
+            try:
                 self._thread.call_soon(self._take_handed)
-            self._handed.append((topic, key, encoded_key, value, partition, outcome))
-            self._handed_bytes += MESSAGE_OVERHEAD_BYTES + len(encoded_key or b"") + len(value or b"")
+            except Exception as error:
+                # If a signal handler has closed the producer meanwhile, the loop may have taken the record before.
+                if not outcome.done():
+                    for each in self._untaken():
+                        fail_future(each, error)
+                    raise
+            self._asked_at = taken
         return outcome
+
+    def _untaken(self) -> list[RecordFuture]:
+        """Remove the records that the loop has not taken, and return their futures. The loop has ended."""
+        return [self._handed.popleft()[-1] for _ in range(len(self._handed))]
 
     def _take_handed(self) -> None:
         """On the loop, queue the records that other threads have handed over since the last call."""
-        with self._handing:
-            handed, self._handed, self._handed_bytes = self._handed, [], 0
-        append = self._client._appender.append
-        taking = iter(handed)
-        for topic, key, encoded_key, value, partition, outcome in taking:
+        self._taken += 1
+        # A thread adds a size before it adds the record, and asks for another take after both. So the size is right
+        # again after that take, if this assignment has come between.
+        self._handed_bytes = 0
+        append, take = self._client._appender.append, self._handed.popleft
+        for _ in range(len(self._handed)):
+            topic, key, encoded_key, value, partition, outcome = take()
             try:
                 # A partitioner gets the key that the application gave.
                 chosen = append(topic, value, key, partition, outcome) if key is encoded_key else partition
@@ -192,16 +224,16 @@ class Producer(Blocking[clients.Producer]):
                     self._client._place(topic, key, encoded_key, value, partition, chosen, outcome)
             except BaseException as error:
                 # The application's partitioner has raised, for instance, SystemExit, which ends the loop.
-                for each in (outcome, *(record[-1] for record in taking)):
+                for each in (outcome, *self._untaken()):
                     fail_future(each, ClosedError(f"{error!r} has ended the event loop of the producer"))
                 raise
 
     def _abandon(self) -> None:
         super()._abandon()
-        with self._handing:
-            handed, self._handed, self._handed_bytes = self._handed, [], 0
         reason = ClosedError("the event loop of the producer has ended")
-        for outcome, error in chain(self._client._without_outcome(reason), ((each[-1], reason) for each in handed)):
+        for outcome, error in chain(
+            self._client._without_outcome(reason), ((each, reason) for each in self._untaken())
+        ):
             # The callbacks of a loop's futures need that loop.
             with suppress(RuntimeError):
                 settle_failed(outcome, error)

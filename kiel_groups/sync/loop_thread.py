@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -151,14 +150,17 @@ class LoopThread:
         """
         # The future exists before the work starts, so that a Ctrl-C at any moment has a future to cancel.
         outcome: concurrent.futures.Future[_Result] = concurrent.futures.Future()
+        ended = threading.Lock()
+        ended.acquire()
+        outcome.add_done_callback(lambda _: ended.release())
         try:
             self._check_process()
             check_no_loop_runs(self._instead)
             with self._lock:
                 loop = self._running()
                 self._waiting.add(outcome)
-                loop.call_soon_threadsafe(_begin, function, outcome)
-            return self._result(outcome, timeout_s)
+                self._schedule(loop, _begin, function, outcome)
+            return self._result(outcome, ended, timeout_s)
         except BaseException:
             outcome.cancel()
             raise
@@ -183,17 +185,22 @@ class LoopThread:
             loop = self._running()
             self._waiting.add(outcome)
             outcome.add_done_callback(self._waiting.discard)
-            loop.call_soon_threadsafe(_begin, function, outcome)
+            self._schedule(loop, _begin, function, outcome)
         return outcome
 
-    def _result(self, outcome: concurrent.futures.Future[_Result], timeout_s: float | None) -> _Result:
+    def _result(
+        self, outcome: concurrent.futures.Future[_Result], ended: threading.Lock, timeout_s: float | None
+    ) -> _Result:
+        """
+        Wait until ``ended`` is released, and return the result of ``outcome``.
+
+        The methods of a future would acquire its condition, which the loop needs. If a signal handler interrupted one
+        of them and waited for the loop, neither would ever end.
+        """
         ends_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        while not outcome.done():
-            remaining_s = ends_s - time.monotonic()
-            if remaining_s <= 0:
+        while not ended.acquire(timeout=max(0, min(ends_s - time.monotonic(), SIGNAL_S))):
+            if time.monotonic() >= ends_s:
                 raise TimeoutError(f"{self._name}: not done within {timeout_s:g} s")
-            with suppress(TimeoutError, concurrent.futures.CancelledError):
-                outcome.exception(min(remaining_s, SIGNAL_S))
         try:
             return outcome.result()
         except concurrent.futures.CancelledError:
@@ -209,7 +216,15 @@ class LoopThread:
         """
         self._check_process()
         with self._lock:
-            self._running().call_soon_threadsafe(function)
+            self._schedule(self._running(), function)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: Any) -> None:
+        """Call a function on the loop soon. Raise ClosedError if a signal handler has stopped the loop meanwhile."""
+        try:
+            loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            self._running()
+            raise
 
     def post(self, function: Callable[[], object]) -> None:
         """Schedule a function on the loop, without waiting for it. Do nothing if the loop does not run."""
@@ -320,10 +335,10 @@ class LoopThread:
         except BaseException:
             log.exception("%s: its event loop has failed; further calls raise ClosedError", self._name)
         finally:
-            with self._lock:
-                self._stopped = True
-                waiting = list(self._waiting)
-            for future in waiting:
+            # Without the lock: the thread that waits for this one may have it, below a signal handler. A caller that
+            # adds its future later finds the loop closed.
+            self._stopped = True
+            for future in list(self._waiting):
                 future.cancel()
 
     def _call_on_failure(self) -> None:

@@ -7,6 +7,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,10 @@ from kiel_groups.model import TopicPartition
 from kiel_groups.wording import some
 
 log = logging.getLogger(__name__)
+
+#: The hook that makes the call in this context, if it runs on a thread of its own, as those of ``kiel_groups.sync`` do:
+#: the name of a listener's hook, "" for another hook, or None.
+THREAD_HOOK: ContextVar[str | None] = ContextVar("thread hook", default=None)
 
 
 class ReadyClaims:

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from kiel_groups.clients import BEGINNING, SingleConsumer
-from kiel_groups.errors import ConfigError, IllegalStateError
+from kiel_groups.errors import ClosedError, ConfigError, IllegalStateError
 from kiel_groups.model import TopicPartition
 from tests.helpers.single_consumers import T0, T1, consuming, take_values
+from tests.helpers.waiting import eventually
 
 pytestmark = pytest.mark.unit
 
@@ -166,3 +167,23 @@ async def test_a_call_in_a_hook_does_not_wait_for_the_close_that_waits_for_the_h
         async with asyncio.timeout(10):
             await consumer.close()
     assert found == [None]
+
+
+async def test_a_call_that_a_hook_waits_for_does_not_wait_for_the_close() -> None:
+    """The hook gets no records while they wait for it. Other calls of ``getone()`` fail once the close has ended."""
+    found: list[object] = []
+
+    class Getting:
+        async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+            found.append("begun")
+            try:
+                await consumer.getone()
+            except ClosedError:
+                found.append("closed")
+
+    async with consuming(b"0") as (_, consumer):
+        await consumer.subscribe("t", start=BEGINNING, listener=Getting())  # type: ignore[arg-type]
+        await eventually(lambda: bool(found), "the hook has begun")
+        async with asyncio.timeout(10):
+            await consumer.close()
+    assert found == ["begun", "closed"]

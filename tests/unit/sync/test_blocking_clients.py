@@ -83,6 +83,21 @@ def test_a_blocking_client_is_refused_in_a_coroutine(blocking: type[Any]) -> Non
 
 
 @pytest.mark.parametrize("blocking", ARGUMENTS)
+def test_a_close_with_a_wrong_argument_closes_nothing(blocking: type[Any]) -> None:
+    """As with kafka-python's ``close(timeout_ms=...)``, which consumers do not have: the member is not dropped."""
+    client = blocking(*ARGUMENTS[blocking])
+    with pytest.raises(TypeError):
+        client.close(timeout=1)
+    if blocking is not sync.Producer:
+        with pytest.raises(ConfigError, match="timeout_s"):
+            client.close(timeout_s="1")
+    assert not client.closing
+    assert not client._thread.stopped
+    client.close()
+    assert client._thread.stopped
+
+
+@pytest.mark.parametrize("blocking", ARGUMENTS)
 def test_a_closed_client_refuses_calls(blocking: type[Any]) -> None:
     """A closed client refuses calls. A second close does nothing, and attributes can still be read."""
     client = blocking(*ARGUMENTS[blocking])

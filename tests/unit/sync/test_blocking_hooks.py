@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kiel_groups.clients.delivery import listener_calls
-from kiel_groups.errors import ArgumentTypeError, BadRecordError, ConfigError, IllegalStateError
+from kiel_groups.errors import ArgumentTypeError, BadRecordError, ClosedError, ConfigError, IllegalStateError
 from kiel_groups.metrics import Metrics
 from kiel_groups.model import Record, TopicPartition
 from kiel_groups.sync import LoopThread, Producer, SingleConsumer
@@ -96,6 +96,34 @@ def test_a_close_in_a_hook_of_the_listener_is_an_error(broker: FakeBroker) -> No
         closing[0].join()
     assert len(errors) == 1
     assert "in the listener's on_partitions_assigned, for whose end it waits; have another thread call it" in errors[0]
+
+
+@pytest.mark.parametrize("method", ["consume", "getone", "getmany"])
+def test_a_call_in_a_hook_does_not_wait_for_the_close_that_waits_for_the_hook(broker: FakeBroker, method: str) -> None:
+    """Also if the hook, which gets no records, was waiting for some before the close."""
+    begun = threading.Event()
+    found: list[object] = []
+
+    class Reading:
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            begun.set()
+            try:
+                found.append({"consume": lambda: consumer.consume("t"), "getone": consumer.getone}.get(method, many)())
+            except ClosedError:
+                found.append(None)
+
+    def many() -> object:
+        return consumer.getmany(timeout_ms=float("inf"))
+
+    consumer = consumer_of(broker)
+    consumer.connect()
+    consumer.subscribe("t", SingleConsumer.BEGINNING, None, Reading())  # type: ignore[arg-type]
+    assert begun.wait(10)
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert found == [None]
 
 
 def test_a_dead_letter_hook_produces(broker: FakeBroker) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -303,3 +304,62 @@ def test_a_future_that_is_about_to_be_watched_is_not_set_without_its_condition()
         with slow._condition, pytest.raises(TimeoutError):
             setting[0].result(0.1)
         assert slow.result(5) == PLACE
+
+
+def test_a_signal_handler_that_interrupts_produce_may_wait_for_the_loop(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one does that flushes or closes the producer: the loop never waits for a thread that produces."""
+    with producer_of(broker) as producer:
+        schedule = producer._thread.call_soon
+
+        async def flush() -> None:
+            await producer._client.flush()
+
+        def interrupted(function: Callable[[], object]) -> None:
+            schedule(function)
+            producer._thread.call(flush, 5)
+
+        monkeypatch.setattr(producer._thread, "call_soon", interrupted)
+        assert producer.produce("t", b"interrupted").result(5).offset == 1
+        assert len(producer._handed) == 0
+
+
+def test_a_signal_handler_that_closes_within_produce_leaves_no_record_without_an_outcome(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = producer_of(broker)
+    schedule = producer._thread.call_soon
+
+    def interrupted(function: Callable[[], object]) -> None:
+        producer.close()
+        schedule(function)
+
+    monkeypatch.setattr(producer._thread, "call_soon", interrupted)
+    with pytest.raises(ClosedError):
+        producer.produce("t", b"interrupted")
+    assert len(producer._handed) == 0
+
+
+def test_a_signal_handler_that_interrupts_a_callback_s_addition_may_wait_for_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No Python code runs, and so no handler, while the lock is held for which the loop waits."""
+
+    def is_free() -> bool:
+        acquired = blocking_producer._watching.acquire(timeout=5)
+        if acquired:
+            blocking_producer._watching.release()
+        return acquired
+
+    def condition() -> threading.Condition:
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(is_free).result()
+        return threading.Condition()
+
+    outcome, places = RecordFuture(), []
+    monkeypatch.setattr(blocking_producer, "threading", SimpleNamespace(Condition=condition))
+    outcome.add_done_callback(lambda done: places.append(done.result()))
+    outcome.add_done_callback(lambda done: places.append(done.result()))
+    outcome.set_result(RecordMetadata("t", 0, 1))
+    assert places == [RecordMetadata("t", 0, 1)] * 2

@@ -367,3 +367,19 @@ def test_calls_of_a_loop_that_an_exit_has_ended_say_so(monkeypatch: pytest.Monke
     with pytest.raises(ClosedError, match="ended by SystemExit"):
         thread.run(answer())
     assert ["ended by SystemExit" in str(error) for error in refused] == [True]
+
+
+def test_a_signal_handler_that_stops_the_loop_within_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's thread does not wait for the lock of the interrupted call, which raises ClosedError."""
+    loop = LoopThread()
+    loop.start()
+    running = loop._running
+
+    def interrupted() -> asyncio.AbstractEventLoop:
+        found = running()
+        assert loop.stop(5)
+        return found
+
+    monkeypatch.setattr(loop, "_running", interrupted)
+    with pytest.raises(ClosedError, match="was closed"):
+        loop.call_soon(lambda: None)
