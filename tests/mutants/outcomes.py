@@ -129,22 +129,22 @@ MUTANTS = (
     Mutant(
         "the place of a record is set while another thread watches its future",
         "sync/blocking_producer.py",
-        "if not self._is_watched and self._state == RUNNING:",
-        "if self._state == RUNNING:",
+        "if not self._is_watched and self._state == RUNNING:\n                self._result",
+        "if self._state == RUNNING:\n                self._result",
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(
         "records that were taken when the event loop ends never get an outcome",
         "sync/blocking_producer.py",
-        "chain(self._client._without_outcome(reason), (",
-        "chain((), (",
+        "            self._client._without_outcome(reason), (",
+        "            (), (",
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(
         "an interrupted close leaves records without an outcome",
         "sync/blocking_client.py",
-        "                    self._client.close()\n                    self._abandon()\n",
-        "                    self._client.close()\n",
+        "                self._client.close()\n                self._abandon()\n",
+        "                self._client.close()\n",
         "tests/unit/sync/test_blocking_producer.py",
     ),
     Mutant(
