@@ -309,7 +309,7 @@ class ConsumerHooks:
                 choice = self._chosen.next_choice()
                 count = 1 + max((*(self._topics.known_partitions(topic) or ()), *(p.partition for p in waiting)))
                 try:
-                    found = await self._starts.find(waiting, {topic: count}, gate.token)
+                    found = await self._starts.find(waiting, {topic: count}, gate)
                 except KielGroupsError as error:
                     # A broker did not answer in time, or refused. A heartbeat will show whether the membership is over.
                     failures: Mapping[TopicPartition, KielGroupsError] = dict.fromkeys(waiting, error)

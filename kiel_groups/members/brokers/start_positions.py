@@ -13,10 +13,11 @@ from kiel_groups.group.partition_offsets import StartOrigin, StartPosition
 from kiel_groups.group.seen_topics import Verdict, judge_logs
 from kiel_groups.members.brokers.assignment_planner import TopicSource
 from kiel_groups.members.brokers.coordinator_commits import CoordinatorOffsets
+from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.renewed_topics import warn_of_unknown
 from kiel_groups.members.partition_handler import PartitionHandler
 from kiel_groups.metrics import Metrics
-from kiel_groups.model import GenerationToken, TopicPartition
+from kiel_groups.model import TopicPartition
 from kiel_groups.wire.error_codes import LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION
 from kiel_groups.wording import counted, some
 
@@ -75,14 +76,15 @@ class StartPositions:
         self._former_topics: frozenset[str] = frozenset()
         #: The partitions of the present assignment whose stored offsets are of old logs, or were forgotten with those.
         self._outlived: set[TopicPartition] = set()
-        #: The offsets that were chosen in the newest membership. Whether they are stored may be unknown. Another try
+        #: The offsets that were chosen for the newest assignment. Whether they are stored may be unknown. Another try
         #: must not choose others: the log may have grown, and records between the two would be skipped. The number is
         #: that of the topic's incarnation.
         self._chosen: dict[tuple[TopicPartition, int], int] = {}
-        self._token: GenerationToken | None = None
+        #: The gate of the newest assignment. A member that joins a stable group again keeps its generation and its id.
+        self._gate: GenerationGate | None = None
 
     async def find(
-        self, partitions: Collection[TopicPartition], counts: Mapping[str, int], token: GenerationToken
+        self, partitions: Collection[TopicPartition], counts: Mapping[str, int], gate: GenerationGate
     ) -> Positions:
         """
         Find the start positions of assigned partitions.
@@ -90,14 +92,14 @@ class StartPositions:
         Args:
             partitions: The partitions.
             counts: The number of partitions of each topic of these partitions.
-            token: The membership that the partitions were assigned to.
+            gate: The gate of the assignment. Each assignment has a gate of its own.
 
         Raises:
             SessionLostError: The membership is over.
             KielGroupsError: The offsets, or the logs that they may belong to, are not known at the moment.
         """
-        if token != self._token:
-            self._token, self._chosen, self._outlived = token, {}, set()
+        if gate is not self._gate:
+            self._gate, self._chosen, self._outlived = gate, {}, set()
             self._former_topics = frozenset(self._first_counts)
         for topic, count in counts.items():
             self._first_counts.setdefault(topic, count)
@@ -107,7 +109,7 @@ class StartPositions:
         stored = await self._offsets.fetch(partitions)
         missing = frozenset(partitions) - stored.keys()
         if await self._are_renewed({each.topic for each in missing}, numbers):
-            return await self.find(partitions, counts, token)
+            return await self.find(partitions, counts, gate)
         trusted = {topic: found for topic in counts if (found := self._seen.take_doubt(topic)) is not None}
         # With "none", the application may have chosen no start yet for a partition that this process has not stored.
         self._find_forgotten(missing & remembered if self._policy == "none" else missing, trusted)
@@ -127,7 +129,7 @@ class StartPositions:
         origins |= {each: StartOrigin.NEW_LOG if each in former else StartOrigin.FIRST for each in chosen}
         # The coordinator's offsets have no versions.
         starts = {
-            each: StartPosition(offset, version=0, token=token, created=numbers[each.topic], origin=origins[each])
+            each: StartPosition(offset, version=0, token=gate.token, created=numbers[each.topic], origin=origins[each])
             for each, offset in (stored | known | chosen).items()
         }
         refused = frozenset(keys.keys() - chosen.keys()) if self._policy == "none" else frozenset()

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.unit
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOKEN = GenerationToken(3, "m")
+GATE = GenerationGate(TOKEN, 30_000, 0.0)
 
 
 class Coordinator:
@@ -90,7 +91,7 @@ class Process:
         self.starts = StartPositions(group, cast(Any, self.ends), self.offsets, self.metrics, self.topics)
 
     async def start(self) -> dict[TopicPartition, tuple[int, StartOrigin]]:
-        found = await self.starts.find([P0, P1], {"t": 2}, TOKEN)
+        found = await self.starts.find([P0, P1], {"t": 2}, GATE)
         assert found.failures == {}
         return {partition: (start.offset, start.origin) for partition, start in found.found.items()}
 

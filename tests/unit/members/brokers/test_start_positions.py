@@ -18,6 +18,7 @@ from kiel_groups.errors import (
 )
 from kiel_groups.group.partition_offsets import StartOrigin
 from kiel_groups.group.seen_topics import LogSight
+from kiel_groups.members.brokers.gate import GenerationGate
 from kiel_groups.members.brokers.start_positions import Positions, StartPositions
 from kiel_groups.members.partition_handler import LogOffsets
 from kiel_groups.metrics import Metrics
@@ -28,6 +29,14 @@ pytestmark = pytest.mark.unit
 
 P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
 TOKEN = GenerationToken(3, "m")
+
+
+def gate(generation: int) -> GenerationGate:
+    """Return the gate of another assignment, in this generation."""
+    return GenerationGate(GenerationToken(generation, "m"), 10_000, 0.0)
+
+
+GATE = gate(3)
 
 
 class Store:
@@ -88,8 +97,8 @@ class Store:
         self.stored |= {partition: offsets[partition] for partition in done}
         return frozenset(done)
 
-    async def find(self, *partitions: TopicPartition, count: int = 3, token: GenerationToken = TOKEN) -> Positions:
-        return await self.starts.find(partitions, {"t": count}, token)
+    async def find(self, *partitions: TopicPartition, count: int = 3, gate: GenerationGate = GATE) -> Positions:
+        return await self.starts.find(partitions, {"t": count}, gate)
 
 
 def starts(found: Positions) -> dict[TopicPartition, tuple[int, StartOrigin]]:
@@ -127,7 +136,7 @@ async def test_a_start_that_was_not_stored_is_not_chosen_again() -> None:
     assert store.stored == {P0: 200, P1: 230}
     store.stored.clear()
     store.end = 260
-    (start,) = (await store.find(P0, token=GenerationToken(4, "m"))).found.values()
+    (start,) = (await store.find(P0, gate=gate(4))).found.values()
     assert start.offset == 260
 
 
@@ -267,15 +276,27 @@ async def test_each_partition_of_a_doubted_topic_is_compared_when_it_comes() -> 
     """
     store = Store("latest", {P0: 7, P1: 7})
     store.seen.renew("t")
-    await store.find(token=GenerationToken(2, "m"))
+    await store.find(gate=gate(2))
     store.sights = {P0: OLD}
     assert starts(await store.find(P0, P2)) == {P0: (100, StartOrigin.NEW_LOG), P2: (100, StartOrigin.NEW_LOG)}
     store.trace.clear()
     store.sights = {P1: OLD}
-    fifth = GenerationToken(5, "m")
-    assert (await store.find(P0, P2, token=fifth)).found.keys() == {P0, P2}
+    fifth = gate(5)
+    assert (await store.find(P0, P2, gate=fifth)).found.keys() == {P0, P2}
     assert store.trace == ["fetch"]
-    assert (await store.find(P1, token=fifth)).found[P1].origin is StartOrigin.NEW_LOG
+    assert (await store.find(P1, gate=fifth)).found[P1].origin is StartOrigin.NEW_LOG
+
+
+async def test_another_assignment_in_the_same_generation_forgets_the_starts_of_the_former_one() -> None:
+    """
+    A member that joins a stable group again keeps its generation and its id. In between, the topic was created again on
+    a broker of 0.9, which names no id (seed 9932006460).
+    """
+    store = Store("latest", {})
+    assert starts(await store.find(P0)) == {P0: (200, StartOrigin.FIRST)}
+    store.seen.missing("t")
+    store.sights = {P0: OLD}
+    assert starts(await store.find(P0, gate=gate(3))) == {P0: (100, StartOrigin.NEW_LOG)}
 
 
 async def test_an_old_offset_stays_in_doubt_until_another_one_is_stored() -> None:
@@ -286,7 +307,7 @@ async def test_an_old_offset_stays_in_doubt_until_another_one_is_stored() -> Non
     store.refused = {P0}
     assert (await store.find(P0)).failures.keys() == {P0}
     store.refused = set()
-    found = await store.find(P0, token=GenerationToken(4, "m"))
+    found = await store.find(P0, gate=gate(4))
     assert found.found[P0].origin is StartOrigin.NEW_LOG
 
 
@@ -300,7 +321,7 @@ async def test_offsets_that_were_forgotten_with_their_topic_are_no_expired_ones(
     store.stored.clear()
     store.lost = {P0: 9}
     store.seen.missing("t")
-    found = await store.find(P0, P1, token=GenerationToken(4, "m"))
+    found = await store.find(P0, P1, gate=gate(4))
     assert {each: start.offset for each, start in found.found.items()} == dict.fromkeys(opened, 100)
     assert "has forgotten the offsets of" in caplog.text
     assert store.metrics.total("topics_recreated") == 1
