@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections.abc import Callable
 from typing import Any
 
@@ -54,9 +53,9 @@ def test_records_that_arrive_together_with_an_interrupt_come_again(
     values = asyncio.run(produce(cluster_39, topic, 20))
     result_of = LoopThread._result
 
-    def interrupts(thread: LoopThread, outcome: concurrent.futures.Future[Any], timeout_s: float | None) -> Any:
+    def interrupts(thread: LoopThread, *arguments: Any) -> Any:
         nonlocal interrupted
-        result = result_of(thread, outcome, timeout_s)
+        result = result_of(thread, *arguments)
         if isinstance(result, Record | Batch | dict) and result and not interrupted:
             interrupted += 1
             raise KeyboardInterrupt
