@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -124,8 +125,10 @@ def _discard_lost_output() -> None:
         except (AttributeError, OSError, ValueError):  # There is no stream, or it has no file.
             continue
         try:
-            os.write(descriptor, b"")  # This fails for closed terminals only, not for a pipe without a reader.
-        except OSError:
+            os.write(descriptor, b"")
+        except OSError as error:
+            if error.errno != errno.EIO:  # A full device is still reported.
+                continue
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, descriptor)
             os.close(nowhere)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from kiel_groups.cli.terminal import termination
 from kiel_groups.cli.terminal.termination import BlockingTermination, Termination
 from tests.helpers.commands import Running
 
@@ -113,6 +114,7 @@ def test_a_signal_wakes_an_idle_loop() -> None:
 #: A command that prints a last line at its end, as many do, on a terminal that is closed then.
 ENDING = """
 import asyncio
+from kiel_groups.cli.terminal import termination
 from kiel_groups.cli.terminal.termination import BlockingTermination, Termination
 
 async def command():
@@ -172,3 +174,12 @@ def test_a_command_that_has_ended_leaves_the_default_handlers() -> None:
     asyncio.run(command())
     defaults = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
     assert [signal.getsignal(each) for each in SIGNALS] == defaults
+
+
+def test_a_signal_does_not_hide_that_the_output_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the output to a closed terminal is discarded."""
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        termination._discard_lost_output()
+        with pytest.raises(OSError, match="No space left"):
+            os.write(full.fileno(), b"line")
